@@ -1,0 +1,1 @@
+"""Benchmarks: the papers' experiments and our own measurements, behind ``tacit bench``."""

@@ -1,0 +1,60 @@
+"""What every benchmark shares: results that survive a kill, and a note of the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """Finished pieces of work, one line of JSON each, kept under the recipe that made them.
+
+    A killed benchmark goes on where it was; a line cut short by the kill is done again. Another
+    recipe is another file, so results of different settings never mix.
+    """
+
+    def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
+        text = json.dumps(recipe, sort_keys=True)
+        self.path = folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.pieces: dict[int, Any] = {}
+        whole = 0
+        if self.path.exists():
+            for line in self.path.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n"):
+                    break
+                piece, result = json.loads(line)
+                self.pieces[piece] = result
+                whole += len(line)
+            os.truncate(self.path, whole)
+
+    def add(self, piece: int, result: Any) -> None:
+        """Record one finished piece durably."""
+        self.pieces[piece] = result
+        with self.path.open("ab") as file:
+            file.write(json.dumps([piece, result]).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def machine() -> dict[str, Any]:
+    """The machine a measurement was made on, for its record."""
+    import numpy as np
+
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }

@@ -1,0 +1,222 @@
+"""What a client may answer, and how far two allowed answers can lie apart.
+
+A bound is a set of integer vectors. It recognises its members, knows the worst pair among them, and
+can draw the answer of a client that has nothing to say. Noise is only ever added to a member
+(:mod:`tacit.privacy.mechanisms` checks), so the worst pair is a fact, not a hope.
+
+Abstentions: a client that cannot answer must still be indistinguishable, so its answer is drawn
+from the same set, independently of its data. A mixture of allowed answers is never worse than the
+worst allowed one, because hockey-stick divergences are jointly convex.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from secrets import SystemRandom
+from typing import Protocol
+
+import numpy as np
+
+from tacit.privacy.events import Shifts, SkellamNormRelease, SkellamRelease
+from tacit.privacy.skellam import IntArray
+
+_MOST_CANDIDATES = 1_000_000
+
+
+class Bound(Protocol):
+    """A set of allowed answers."""
+
+    @property
+    def length(self) -> int:
+        """How many integers an answer has."""
+
+    def admits(self, answer: IntArray) -> bool:
+        """Whether an answer belongs to the set."""
+
+    def abstention(self) -> IntArray:
+        """A member drawn without looking at any data."""
+
+    def release(self, variance: float) -> SkellamRelease | SkellamNormRelease:
+        """The event of releasing one sum of answers under Skellam noise of this total variance."""
+
+
+@dataclass(frozen=True)
+class TopVotes:
+    """Ballots of DP-HYPE: exactly ``votes`` ones among ``candidates``, zeros elsewhere.
+
+    *Worst pair* (DP-HYPE, Lemma IV.1, sharpened for many votes): two ballots differ where exactly
+    one of them has a one, by 1 each; the ones of a ballot can move to at most
+    ``min(votes, candidates - votes)`` new places and leave as many, so at most
+    ``2 min(votes, candidates - votes)`` coordinates differ, and disjoint (or jointly covering)
+    ballots attain it. A zero ballot is not allowed: with many votes it would be a worse pair.
+
+    >>> TopVotes(candidates=100, votes=5).shifts
+    ((1, 10),)
+    >>> TopVotes(candidates=100, votes=100)
+    Traceback (most recent call last):
+        ...
+    ValueError: votes is 100 of 100 candidates; allowed is 1 to 99: with a vote for every \
+candidate all ballots are equal and the tally carries nothing
+    """
+
+    candidates: int
+    votes: int
+
+    def __post_init__(self) -> None:
+        _check_candidates(self.candidates)
+        if not 1 <= self.votes < self.candidates:
+            reason = (
+                ": with a vote for every candidate all ballots are equal and the tally carries "
+                "nothing"
+            )
+            raise ValueError(
+                f"votes is {self.votes} of {self.candidates} candidates; allowed is 1 to "
+                f"{self.candidates - 1}{reason if self.votes == self.candidates else ''}"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.candidates
+
+    @property
+    def shifts(self) -> Shifts:
+        return ((1, 2 * min(self.votes, self.candidates - self.votes)),)
+
+    def admits(self, answer: IntArray) -> bool:
+        return _is_vector(answer, self.length) and bool(
+            np.isin(answer, (0, 1)).all() and answer.sum() == self.votes
+        )
+
+    def abstention(self) -> IntArray:
+        return self.ballot(SystemRandom().sample(range(self.candidates), self.votes))
+
+    def ballot(self, chosen: list[int]) -> IntArray:
+        """The ballot that votes for these candidates."""
+        answer = np.zeros(self.candidates, dtype=np.int64)
+        answer[chosen] = 1
+        return answer
+
+    def release(self, variance: float) -> SkellamRelease:
+        return SkellamRelease(self.shifts, variance)
+
+
+@dataclass(frozen=True)
+class BordaVotes:
+    """Ranked ballots: weights ``ranked, ranked - 1, .., 1`` for the best, zeros elsewhere.
+
+    *Worst pair*: ballots with disjoint supports, every weight once on either side. Where supports
+    overlap, a candidate with weight a in one ballot and b in the other contributes one shift of
+    ``|a - b| <= max(a, b)`` instead of two shifts a and b; a smaller shift and one coordinate fewer
+    never reveal more (see :class:`~tacit.privacy.events.SkellamRelease`). Disjoint supports need
+    ``2 ranked <= candidates``; beyond that the bound would not be attained and is refused.
+
+    >>> BordaVotes(candidates=10, ranked=3).shifts
+    ((1, 2), (2, 2), (3, 2))
+    """
+
+    candidates: int
+    ranked: int
+
+    def __post_init__(self) -> None:
+        _check_candidates(self.candidates)
+        if not 1 <= self.ranked <= self.candidates // 2:
+            raise ValueError(
+                f"ranked is {self.ranked} of {self.candidates} candidates; allowed is 1 to "
+                f"{self.candidates // 2}: two ballots that rank more than half of the candidates "
+                "must overlap, and the worst pair of disjoint ballots no longer exists"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.candidates
+
+    @property
+    def shifts(self) -> Shifts:
+        return tuple((weight, 2) for weight in range(1, self.ranked + 1))
+
+    def admits(self, answer: IntArray) -> bool:
+        if not _is_vector(answer, self.length):
+            return False
+        weights = np.sort(answer[answer != 0])
+        return np.array_equal(weights, np.arange(1, self.ranked + 1))
+
+    def abstention(self) -> IntArray:
+        return self.ballot(SystemRandom().sample(range(self.candidates), self.ranked))
+
+    def ballot(self, best_first: list[int]) -> IntArray:
+        """The ballot that ranks these candidates, the best first."""
+        answer = np.zeros(self.candidates, dtype=np.int64)
+        answer[best_first] = np.arange(self.ranked, 0, -1)
+        return answer
+
+    def release(self, variance: float) -> SkellamRelease:
+        return SkellamRelease(self.shifts, variance)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Integers between ``-radius`` and ``radius``; opposite corners are the worst pair."""
+
+    length: int
+    radius: int
+
+    def __post_init__(self) -> None:
+        _check_at_least_one(length=self.length, radius=self.radius)
+
+    @property
+    def shifts(self) -> Shifts:
+        return ((2 * self.radius, self.length),)
+
+    def admits(self, answer: IntArray) -> bool:
+        return _is_vector(answer, self.length) and bool(
+            ((answer >= -self.radius) & (answer <= self.radius)).all()
+        )
+
+    def abstention(self) -> IntArray:
+        return np.zeros(self.length, dtype=np.int64)
+
+    def release(self, variance: float) -> SkellamRelease:
+        return SkellamRelease(self.shifts, variance)
+
+
+@dataclass(frozen=True)
+class NormBall:
+    """Integer vectors with bounded L1 and L2 norm; their differences have at most twice those."""
+
+    length: int
+    l1: int
+    l2: int
+
+    def __post_init__(self) -> None:
+        _check_at_least_one(length=self.length, l1=self.l1, l2=self.l2)
+
+    def admits(self, answer: IntArray) -> bool:
+        if not _is_vector(answer, self.length):
+            return False
+        whole = [int(value) for value in answer]  # Python's integers cannot overflow
+        return (
+            sum(map(abs, whole)) <= self.l1
+            and sum(value * value for value in whole) <= self.l2 * self.l2
+        )
+
+    def abstention(self) -> IntArray:
+        return np.zeros(self.length, dtype=np.int64)
+
+    def release(self, variance: float) -> SkellamNormRelease:
+        return SkellamNormRelease(2.0 * self.l1, 2.0 * self.l2, variance)
+
+
+def _is_vector(answer: IntArray, length: int) -> bool:
+    return answer.shape == (length,) and answer.dtype == np.int64
+
+
+def _check_candidates(candidates: int) -> None:
+    if not 2 <= candidates <= _MOST_CANDIDATES:
+        raise ValueError(f"candidates is {candidates}; allowed is 2 to {_MOST_CANDIDATES}")
+
+
+def _check_at_least_one(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if value < 1 or not math.isfinite(value):
+            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")

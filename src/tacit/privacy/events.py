@@ -1,0 +1,249 @@
+"""What was released, as frozen data, and what one release of each kind can reveal.
+
+An event describes a release completely enough to price it; :mod:`tacit.privacy.accounting` adds
+events up. dp-accounting has no Skellam event and its accountants cannot be taught one from outside,
+so ours carry their own privacy-loss distribution (PLD) or Rényi curve and hand it to dp-accounting.
+
+Neighbours are data sets that differ by replacing one client (client level, replace-one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacit.privacy.skellam import FloatArray, log_pmf, reach
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+Shifts = tuple[tuple[int, int], ...]
+"""How far two answers lie apart: (distance, number of coordinates that far apart) pairs."""
+
+_LOG_NEGLIGIBLE = math.log(1e-22)
+
+
+@dataclass(frozen=True)
+class SkellamRelease:
+    """Integers plus independent Skellam noise, where the worst pair of answers is known exactly.
+
+    ``shifts`` is the multiset of coordinate differences of the worst pair. *Proof that its PLD
+    dominates every pair whose differences are, coordinate by coordinate, no larger.* Skellam
+    probabilities are log-concave (convolutions of Poisson ones), so the shifted copies have
+    monotone likelihood ratio: the sets that attain a hockey-stick divergence are half lines, and
+    on those the divergence grows with the shift. Noise is independent between coordinates, so the
+    release is the product of its coordinates, and products of dominating pairs dominate (Zhu, Dong
+    and Wang 2022, Theorem 10). The sign of a shift does not matter, since the noise is symmetric.
+
+    >>> vote = SkellamRelease(shifts=((1, 10),), variance=139.0)
+    >>> vote.squared_distance
+    0.07194244604316546
+    """
+
+    shifts: Shifts
+    variance: float
+
+    def __post_init__(self) -> None:
+        _positive("variance", self.variance)
+        merged: Counter[int] = Counter()
+        for distance, coordinates in self.shifts:
+            if distance < 1 or coordinates < 1:
+                raise ValueError(
+                    f"shifts are {self.shifts!r}; each needs a distance and a number of "
+                    "coordinates of at least 1"
+                )
+            merged[int(distance)] += int(coordinates)
+        if not merged:
+            raise ValueError("shifts are empty; a release needs at least one shifted coordinate")
+        object.__setattr__(self, "shifts", tuple(sorted(merged.items())))
+
+    @property
+    def squared_distance(self) -> float:
+        """Squared L2 distance of the worst pair over the variance: a Gaussian's mu squared."""
+        return sum(count * distance**2 for distance, count in self.shifts) / self.variance
+
+    def rdp(self, orders: Sequence[int]) -> FloatArray:
+        """The Rényi divergence of the worst pair, summed over its coordinates."""
+        return sum(
+            (
+                count * _shift_rdp(self.variance, distance, orders)
+                for distance, count in self.shifts
+            ),
+            start=np.zeros(len(orders)),
+        )
+
+    def plds(self, times: int, interval: float) -> Iterator[PrivacyLossDistribution]:
+        """For each distance the PLD of all its coordinates, in so many releases, pessimistic."""
+        for distance, count in self.shifts:
+            one_coordinate = _shift_pld(self.variance, distance, interval)
+            yield one_coordinate.self_compose(times * count)
+
+
+@dataclass(frozen=True)
+class SkellamNormRelease:
+    """Integers plus Skellam noise, where only norms of the difference of two answers are known.
+
+    An L2 bound alone does not bound Skellam's loss, hence L1 beside it. Agarwal, Kairouz and Liu
+    (2021), for variance v and integer order a > 1:
+    ``a l2^2 / 2v + min( ((2a - 1) l2^2 + 6 l1) / 4v^2, 3 l1 / 2v )``.
+    """
+
+    l1: float
+    l2: float
+    variance: float
+
+    def __post_init__(self) -> None:
+        _positive("l1", self.l1)
+        _positive("l2", self.l2)
+        _positive("variance", self.variance)
+
+    @property
+    def squared_distance(self) -> float:
+        """Squared L2 distance over the variance: a Gaussian's mu squared."""
+        return self.l2**2 / self.variance
+
+    def rdp(self, orders: Sequence[int]) -> FloatArray:
+        """The published bound on the Rényi divergence, for integer orders."""
+        order = np.asarray(orders, dtype=np.float64)
+        variance, squared = self.variance, self.l2**2
+        excess = ((2 * order - 1) * squared + 6 * self.l1) / (4 * variance**2)
+        return order * squared / (2 * variance) + np.minimum(excess, 3 * self.l1 / (2 * variance))
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Several events, one after another; later questions may depend on earlier answers."""
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One event several times over."""
+
+    event: Event
+    times: int
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ValueError(f"times is {self.times!r}; an event is repeated at least once")
+
+
+Release = SkellamRelease | SkellamNormRelease
+Event = Release | Composed | Repeated
+_KINDS: dict[str, type[SkellamRelease] | type[SkellamNormRelease]] = {
+    "skellam": SkellamRelease,
+    "skellam-norms": SkellamNormRelease,
+}
+
+
+def releases(event: Event) -> Counter[Release]:
+    """How often each single release happens in an event.
+
+    >>> vote = SkellamRelease(((1, 10),), 139.0)
+    >>> releases(Composed((vote, Repeated(vote, 3))))[vote]
+    4
+    """
+    if isinstance(event, Composed):
+        return sum((releases(part) for part in event.events), Counter())
+    if isinstance(event, Repeated):
+        return Counter({part: n * event.times for part, n in releases(event.event).items()})
+    return Counter({event: 1})
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """An event as plain data, for the ledger."""
+    if isinstance(event, Composed):
+        return {"kind": "composed", "events": [to_json(part) for part in event.events]}
+    if isinstance(event, Repeated):
+        return {"kind": "repeated", "event": to_json(event.event), "times": event.times}
+    kind = next(name for name, cls in _KINDS.items() if isinstance(event, cls))
+    return {"kind": kind, **asdict(event)}
+
+
+def from_json(data: Mapping[str, Any]) -> Event:
+    """The event that :func:`to_json` wrote.
+
+    >>> vote = Repeated(SkellamRelease(((1, 10),), 139.0), times=2)
+    >>> from_json(to_json(vote)) == vote
+    True
+    """
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    if kind == "composed":
+        return Composed(tuple(from_json(part) for part in fields["events"]))
+    if kind == "repeated":
+        return Repeated(from_json(fields["event"]), int(fields["times"]))
+    if kind not in _KINDS:
+        allowed = ", ".join(sorted([*_KINDS, "composed", "repeated"]))
+        raise ValueError(f"event kind is {kind!r}; known kinds are {allowed}")
+    if "shifts" in fields:
+        fields["shifts"] = tuple((int(d), int(n)) for d, n in fields["shifts"])
+    return _KINDS[kind](**fields)
+
+
+def compose(events: Iterable[Event]) -> Event:
+    """All of them as one event, identical releases counted rather than listed."""
+    counts = sum((releases(event) for event in events), Counter())
+    return Composed(
+        tuple(release if n == 1 else Repeated(release, n) for release, n in counts.items())
+    )
+
+
+def _positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number above 0")
+
+
+def _shift_pld(variance: float, distance: int, interval: float) -> PrivacyLossDistribution:
+    """The PLD of one coordinate shifted by ``distance``, on a grid of losses, never optimistic.
+
+    An outcome with probabilities p and q under the two neighbours has loss ``log p/q``, which falls
+    between two grid points. We split the outcome into two, one at each grid point, with the same
+    total p and the same total q. Merging them again is post-processing, so the split pair is at
+    least as revealing as the true one ("Connect the Dots", Doroshenko et al. 2022); the error is of
+    second order in the interval, where rounding every loss up would be of first order. What lies
+    beyond the table counts as a loss of infinity.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    furthest = reach(variance, _LOG_NEGLIGIBLE)
+    outcome = np.arange(-furthest, furthest + 1)
+    table = log_pmf(variance, furthest + distance)
+    log_p = table[np.abs(outcome)]
+    loss = (log_p - table[np.abs(outcome - distance)]) / interval
+    below = np.floor(loss)
+    upper_part = np.expm1(-(loss - below) * interval) / math.expm1(-interval)
+    mass = np.exp(log_p)
+    slot = below.astype(np.int64)
+    lowest = int(slot.min())
+    size = int(slot.max()) - lowest + 2
+    probabilities = np.bincount(slot - lowest, mass * (1 - upper_part), size)
+    probabilities += np.bincount(slot - lowest + 1, mass * upper_part, size)
+    return PrivacyLossDistribution.create_from_rounded_probability(
+        dict(zip(range(lowest, lowest + size), probabilities.tolist(), strict=True)),
+        infinity_mass=2 * math.exp(_LOG_NEGLIGIBLE),
+        value_discretization_interval=interval,
+        pessimistic_estimate=True,
+    )
+
+
+def _shift_rdp(variance: float, distance: int, orders: Sequence[int]) -> FloatArray:
+    """``log sum_x p(x)^a p(x - distance)^(1 - a) / (a - 1)`` for every order ``a``.
+
+    The summand peaks near ``x = -(a - 1) distance``; the sum runs well past that.
+    """
+    from scipy.special import logsumexp
+
+    furthest = reach(variance, _LOG_NEGLIGIBLE) + max(orders) * distance
+    outcome = np.arange(-furthest, furthest + 1)
+    table = log_pmf(variance, furthest + distance)
+    log_p, log_q = table[np.abs(outcome)], table[np.abs(outcome - distance)]
+    return np.array(
+        [float(logsumexp(a * log_p + (1 - a) * log_q)) / (a - 1) for a in orders], dtype=np.float64
+    )

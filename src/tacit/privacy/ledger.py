@@ -1,0 +1,376 @@
+"""What a federation has spent, durably: charged before anyone is asked, never refunded.
+
+One SQLite file per federation, outside any run's folder, so that a new output folder is not a new
+budget. Every charge is one transaction that takes the write lock first, prices everything spent so
+far together with the new event, and either refuses or commits a line with full synchronisation.
+Hence: two processes cannot overspend together, a crash at any moment loses no committed line, and a
+question is asked only after its line is on disk. Lines are append-only (triggers refuse changes)
+and chained by SHA-256, which reveals edits and deletions except of the newest lines; whoever may
+write the file can of course forge all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tacit.privacy.accounting import Budget, Guarantee, spent
+from tacit.privacy.events import Event, compose, from_json, to_json
+
+_APPLICATION = 0x54616369
+_VERSION = 1
+_LOCK_SECONDS = 600.0
+_APPEND_ONLY = "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+_SCHEMA = (
+    "CREATE TABLE federation (name TEXT NOT NULL, created TEXT NOT NULL)",
+    "CREATE TABLE line (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, "
+    "digest TEXT NOT NULL)",
+    f"CREATE TRIGGER line_is_never_changed BEFORE UPDATE ON line {_APPEND_ONLY}",
+    f"CREATE TRIGGER line_is_never_removed BEFORE DELETE ON line {_APPEND_ONLY}",
+    f"CREATE TRIGGER federation_is_never_changed BEFORE UPDATE ON federation {_APPEND_ONLY}",
+)
+
+
+class LedgerError(Exception):
+    """A file that is missing, is no ledger, or belongs to somebody else."""
+
+
+class BudgetExceeded(Exception):
+    """A question was refused before anyone was asked."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One line of spending: what was asked, and what it cost alone and with all before it."""
+
+    number: int
+    run: str
+    label: str
+    event: Event
+    alone: Guarantee
+    total: Guarantee
+    time: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A line that does not agree with itself or with the lines before it."""
+
+    number: int
+    found: str
+
+
+def ledger_path(federation: str) -> Path:
+    """Where a federation's ledger lives: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", federation):
+        raise ValueError(
+            f"federation is {federation!r}; allowed are 1 to 100 letters, digits, dots, dashes and "
+            "underscores, beginning with a letter or digit"
+        )
+    home = os.environ.get("TACIT_HOME")
+    base = Path(home) if home else Path.home() / ".local" / "share" / "tacit"
+    return base / "ledgers" / f"{federation}.sqlite"
+
+
+class Ledger:
+    """The spending of one federation.
+
+    >>> import tempfile
+    >>> from tacit.privacy.bounds import TopVotes
+    >>> vote = TopVotes(candidates=100, votes=5).release(variance=139.0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = Ledger.create(Path(folder) / "l.sqlite", "hospitals", Budget(1.0, 1e-5))
+    ...     charge = ledger.charge(vote, label="vote", run="first")
+    ...     round(charge.total.epsilon, 3)
+    ...     ledger.charge(vote, label="vote", run="second")
+    Traceback (most recent call last):
+        ...
+    tacit.privacy.ledger.BudgetExceeded: 'vote' would bring epsilon to 1.4652, above the \
+budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open an existing ledger; :meth:`create` makes a new one."""
+        self.path = path
+        if not path.is_file():
+            raise LedgerError(
+                f"no ledger at {path}; create one with: tacit ledger create {path} "
+                "--federation NAME --epsilon E --delta D"
+            )
+        self._connection = _connect(path)
+        try:
+            application, version = (
+                self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("application_id", "user_version")
+            )
+        except sqlite3.DatabaseError as error:
+            raise LedgerError(f"{path} cannot be read as a ledger: {error}") from None
+        if application != _APPLICATION:
+            raise LedgerError(f"{path} is not a Tacit ledger; nothing was read or written")
+        if version != _VERSION:
+            raise LedgerError(
+                f"{path} has ledger format {version}; this version of Tacit reads {_VERSION}"
+            )
+
+    @classmethod
+    def create(cls, path: Path, federation: str, budget: Budget) -> Ledger:
+        """A new, empty ledger; an existing file is refused, never reset."""
+        if path.exists():
+            raise LedgerError(f"{path} exists already; a ledger is never replaced: open it instead")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Built aside and renamed: at no moment is there half a ledger under the final name.
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        with _transaction(_connect(draft, create=True)) as connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO federation VALUES (?, ?)", (federation, _now()))
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            _append(connection, "budget", _budget_body(budget, "as created"))
+        connection.close()
+        try:
+            os.link(draft, path)  # unlike a rename, refuses to replace what a rival just made
+        except FileExistsError:
+            raise LedgerError(f"{path} exists already; open it instead") from None
+        finally:
+            draft.unlink()
+        _sync_folder(path.parent)
+        return cls(path)
+
+    @classmethod
+    def of(cls, federation: str, budget: Budget) -> Ledger:
+        """The federation's own ledger, made with this budget on first use."""
+        path = ledger_path(federation)
+        if not path.exists():
+            return cls.create(path, federation, budget)
+        return cls(path)
+
+    @property
+    def federation(self) -> str:
+        """Whose ledger it is."""
+        return str(self._connection.execute("SELECT name FROM federation").fetchone()[0])
+
+    @property
+    def budget(self) -> Budget:
+        """The budget in force: the newest one recorded."""
+        return _budget(self._lines("budget")[-1][1])
+
+    def charges(self) -> list[Charge]:
+        """Every line of spending, oldest first."""
+        return [_charge(number, body) for number, body in self._lines("charge")]
+
+    def total(self) -> Guarantee:
+        """The lifetime total at the budget's delta."""
+        budget = self.budget
+        events = [charge.event for charge in self.charges()]
+        if not events:
+            return Guarantee(0.0, budget.delta, "nothing spent")
+        return spent(compose(events), budget.delta)
+
+    def charge(self, event: Event, label: str, run: str) -> Charge:
+        """Spend, durably, or refuse. Ask only after this has returned.
+
+        Raises:
+            BudgetExceeded: when the lifetime total would exceed the budget; nothing is written.
+        """
+        with _transaction(self._connection) as connection:
+            budget = self.budget
+            earlier = [charge.event for charge in self.charges()]
+            total = spent(compose([*earlier, event]), budget.delta)
+            if total.epsilon > budget.epsilon:
+                raise BudgetExceeded(
+                    f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
+                    f"{budget.epsilon:g} at delta {budget.delta:g}; ask fewer questions, add "
+                    "noise or raise the budget"
+                )
+            body = {
+                "run": run,
+                "label": label,
+                "event": to_json(event),
+                "alone": vars(spent(event, budget.delta)),
+                "total": vars(total),
+                "time": _now(),
+            }
+            number = _append(connection, "charge", body)
+        return _charge(number, body)
+
+    def amend(self, budget: Budget, reason: str) -> None:
+        """Set another budget from now on; the old one and the reason stay on record."""
+        if not reason.strip():
+            raise ValueError("reason is empty; say who allowed the new budget and why")
+        with _transaction(self._connection) as connection:
+            _append(connection, "budget", _budget_body(budget, reason))
+
+    def verify(self) -> list[Problem]:
+        """Recompute every line from its stored event; an empty list means all agree."""
+        problems: list[Problem] = []
+        previous = ""
+        budget: Budget | None = None
+        earlier: list[Event] = []
+        rows = self._connection.execute(
+            "SELECT number, kind, body, digest FROM line ORDER BY number"
+        )
+        for expected, (number, kind, body, digest) in enumerate(rows, start=1):
+            if number != expected:
+                return [*problems, Problem(expected, "this line is missing")]
+            if digest != _digest(previous, number, kind, body):
+                problems.append(Problem(number, "the line was altered, or one before it"))
+            previous = digest
+            try:
+                if kind == "budget":
+                    budget = _budget(json.loads(body))
+                    continue
+                charge = _charge(number, json.loads(body))
+            except (KeyError, TypeError, ValueError) as error:
+                problems.append(Problem(number, f"the line cannot be read: {error}"))
+                continue
+            earlier.append(charge.event)
+            if budget is None:
+                problems.append(Problem(number, "spent before any budget was set"))
+                continue
+            for name, stored, event in (
+                ("alone", charge.alone, charge.event),
+                ("in total", charge.total, compose(earlier)),
+            ):
+                recomputed = spent(event, budget.delta)
+                if not _agree(stored, recomputed):
+                    problems.append(
+                        Problem(
+                            number,
+                            f"epsilon {name} is recorded as {stored.epsilon:.6g} at delta "
+                            f"{stored.delta:g}, recomputed {recomputed.epsilon:.6g} at delta "
+                            f"{recomputed.delta:g}",
+                        )
+                    )
+            if charge.total.epsilon > budget.epsilon:
+                problems.append(
+                    Problem(
+                        number,
+                        f"epsilon {charge.total.epsilon:.6g} exceeds the budget of "
+                        f"{budget.epsilon:g} then in force",
+                    )
+                )
+        return problems
+
+    def extract(self, run: str) -> dict[str, Any]:
+        """One run's lines and the federation's lifetime total, for the run's folder."""
+        return {
+            "federation": self.federation,
+            "budget": vars(self.budget),
+            "lifetime": vars(self.total()),
+            "run": run,
+            "lines": [line_json(charge) for charge in self.charges() if charge.run == run],
+        }
+
+    def _lines(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        rows = self._connection.execute(
+            "SELECT number, body FROM line WHERE kind = ? ORDER BY number", (kind,)
+        )
+        return [(number, json.loads(body)) for number, body in rows]
+
+
+def line_json(charge: Charge) -> dict[str, Any]:
+    """A line of spending as plain data."""
+    return {
+        "number": charge.number,
+        "run": charge.run,
+        "label": charge.label,
+        "event": to_json(charge.event),
+        "alone": vars(charge.alone),
+        "total": vars(charge.total),
+        "time": charge.time,
+    }
+
+
+def _connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    mode = "rwc" if create else "rw"
+    address = f"{path.resolve().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
+    # A rollback journal with EXTRA syncs the file, the journal and its removal: what COMMIT
+    # reported survives a power cut, not only a kill.
+    connection.execute("PRAGMA synchronous = EXTRA")
+    return connection
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing, with the write lock from the start: reading, pricing and writing are one."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise LedgerError(
+            f"the ledger could not be written, so nothing was spent: {error}"
+        ) from None
+
+
+def _append(connection: sqlite3.Connection, kind: str, body: dict[str, Any]) -> int:
+    last = connection.execute("SELECT number, digest FROM line ORDER BY number DESC").fetchone()
+    number, previous = (last[0] + 1, last[1]) if last else (1, "")
+    text = json.dumps(body, sort_keys=True)
+    connection.execute(
+        "INSERT INTO line VALUES (?, ?, ?, ?)",
+        (number, kind, text, _digest(previous, number, kind, text)),
+    )
+    return int(number)
+
+
+def _digest(previous: str, number: int, kind: str, body: str) -> str:
+    return hashlib.sha256(json.dumps([previous, number, kind, body]).encode()).hexdigest()
+
+
+def _charge(number: int, body: dict[str, Any]) -> Charge:
+    return Charge(
+        number=number,
+        run=body["run"],
+        label=body["label"],
+        event=from_json(body["event"]),
+        alone=Guarantee(**body["alone"]),
+        total=Guarantee(**body["total"]),
+        time=body["time"],
+    )
+
+
+def _budget(body: dict[str, Any]) -> Budget:
+    return Budget(body["epsilon"], body["delta"])
+
+
+def _budget_body(budget: Budget, reason: str) -> dict[str, Any]:
+    return {**vars(budget), "reason": reason, "time": _now()}
+
+
+def _agree(stored: Guarantee, recomputed: Guarantee) -> bool:
+    # Other versions of NumPy or SciPy may differ in the last digits.
+    close = abs(stored.epsilon - recomputed.epsilon) <= 1e-6 * recomputed.epsilon
+    return close and (stored.delta, stored.unit, stored.relation) == (
+        recomputed.delta,
+        recomputed.unit,
+        recomputed.relation,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,149 @@
+"""Noise born on the clients: one share each, together enough whoever drops out.
+
+DP-HYPE (Algorithm 1, line 9) lets each of n clients add noise of variance ``sigma^2 / n``, and its
+Appendix A divides by ``(1 - xi) n`` instead to survive drop-outs. We differ in three ways: the
+noise is integer (Skellam), the variance is the least the exact worst pair needs, and colluding
+clients, who can tell the server their own noise, count as dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from tacit.privacy.accounting import SAMPLING_ERROR, Budget, calibrate
+from tacit.privacy.bounds import Bound
+from tacit.privacy.events import Event, Repeated
+from tacit.privacy.skellam import IntArray, check_variance, sampling_table
+
+_SHARE_STEPS = 1 << 32
+
+
+class OutOfBounds(ValueError):
+    """An answer outside its bound was about to receive noise sized for the bound."""
+
+
+@dataclass(frozen=True)
+class Participation:
+    """How many clients take part and how many of them may fail or betray.
+
+    ``dropout`` and ``colluding`` are fractions. ``guaranteed`` is the number of honest clients
+    whose noise is certain to be in the sum: at most ``floor(dropout n)`` are missing and at most
+    ``floor(colluding n)`` have told their noise, so ``ceil((1 - dropout - colluding) n)`` remain;
+    and never more than ``n - 1``, since whoever looks at the result may be one of them.
+    (With ``colluding = 0`` and the full ``dropout`` happening, the guarantee is against the server
+    and outsiders; ``colluding >= 1/n`` covers a curious participant in that case too.)
+
+    >>> Participation(clients=50, dropout=0.1).guaranteed
+    45
+    >>> Participation(clients=10, dropout=0.1, colluding=0.2).guaranteed
+    7
+    >>> Participation(clients=10, dropout=0.0).guaranteed
+    9
+    """
+
+    clients: int
+    dropout: float = 0.1
+    colluding: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.clients < 2:
+            raise ValueError(f"clients is {self.clients}; a federation needs at least 2")
+        for name, value in (("dropout", self.dropout), ("colluding", self.colluding)):
+            if not 0 <= value < 1:
+                raise ValueError(
+                    f"{name} is {value!r}; allowed is a fraction from 0 up to, not including, 1"
+                )
+        if self._lost >= 1:
+            raise ValueError(
+                f"dropout {self.dropout!r} and colluding {self.colluding!r} add up to "
+                f"{float(self._lost):g}; together they must stay below 1, so that some honest "
+                "client's noise remains"
+            )
+
+    @property
+    def _lost(self) -> Fraction:
+        # As the decimals that were written: 0.1 + 0.2 is 3/10, not a little more.
+        return Fraction(str(self.dropout)) + Fraction(str(self.colluding))
+
+    @property
+    def guaranteed(self) -> int:
+        """Honest clients whose noise is certain to be in the sum."""
+        return min(math.ceil((1 - self._lost) * self.clients), self.clients - 1)
+
+    @property
+    def threshold(self) -> int:
+        """The fewest answers that may be opened.
+
+        The noise floor ``ceil((1 - dropout) n)``, a majority ``floor(n/2) + 1``, and with a
+        colluding server ``floor((1 + colluding) n / 2) + 1``: two sets of that size share an honest
+        client, so no two different sums can be opened from one round.
+        """
+        present = math.ceil((1 - Fraction(str(self.dropout))) * self.clients)
+        united = math.floor((1 + Fraction(str(self.colluding))) * self.clients / 2) + 1
+        return max(present, united)
+
+
+@dataclass(frozen=True)
+class SkellamMechanism:
+    """Skellam noise for the sum of bounded answers, as shares and as the event they make.
+
+    *Guarantee.* The sum of at least ``guaranteed`` honest shares is Skellam of variance at least
+    ``required_variance`` a coordinate; further shares are independent, thus post-processing. Each
+    answer is checked against ``bound`` in the same call that adds its share, so two neighbouring
+    sums differ by at most the bound's worst pair, and the release costs what ``event`` says.
+    """
+
+    bound: Bound
+    participation: Participation
+    required_variance: float
+
+    def __post_init__(self) -> None:
+        check_variance(self.share_variance)
+        if self.sampling_error > Fraction(SAMPLING_ERROR):
+            raise ValueError(
+                f"{self.participation.clients} clients with {self.bound.length} integers each draw "
+                f"noise {float(self.sampling_error):.1e} away from Skellam in total variation; "
+                f"allowed is {SAMPLING_ERROR:.1e} a release: ask for fewer integers at once"
+            )
+
+    @classmethod
+    def calibrated(
+        cls, bound: Bound, participation: Participation, budget: Budget, rounds: int = 1
+    ) -> SkellamMechanism:
+        """The least noise with which ``rounds`` releases fit the budget."""
+        required = calibrate(lambda variance: Repeated(bound.release(variance), rounds), budget)
+        return cls(bound, participation, required)
+
+    @cached_property
+    def share_variance(self) -> float:
+        """Variance of one client's share, rounded up to a multiple of 2^-32."""
+        exact = Fraction(self.required_variance) / self.participation.guaranteed
+        return math.ceil(exact * _SHARE_STEPS) / _SHARE_STEPS
+
+    @property
+    def delivered_variance(self) -> float:
+        """Variance of the sum when every client is present."""
+        return self.share_variance * self.participation.clients
+
+    @property
+    def sampling_error(self) -> Fraction:
+        """Total-variation distance of one release's noise from true Skellam."""
+        draws = self.participation.clients * self.bound.length
+        return draws * sampling_table(self.share_variance).error
+
+    @property
+    def event(self) -> Event:
+        """What one release costs, counting the guaranteed noise only."""
+        return self.bound.release(self.required_variance)
+
+    def perturb(self, answer: IntArray) -> IntArray:
+        """One client's answer with its share of noise, or a refusal that tells nothing of it."""
+        if not self.bound.admits(answer):
+            raise OutOfBounds(
+                f"the answer lies outside {self.bound!r}; noise for that bound would not protect "
+                "it, so nothing was sent: clip the answer or abstain"
+            )
+        return answer + sampling_table(self.share_variance).draw(self.bound.length)
