@@ -106,8 +106,8 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                 f"no ledger at {path}; create one with: tacit ledger create {path} "
                 "--federation NAME --epsilon E --delta D"
             )
-        self._connection = _connect(path)
         try:
+            self._connection = _connect(path)
             application, version = (
                 self._connection.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("application_id", "user_version")
@@ -130,7 +130,8 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         # Built aside and renamed: at no moment is there half a ledger under the final name.
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
-        with _transaction(_connect(draft, create=True)) as connection:
+        draft.touch(mode=0o600)
+        with _transaction(_connect(draft)) as connection:
             for statement in _SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO federation VALUES (?, ?)", (federation, _now()))
@@ -292,9 +293,8 @@ def line_json(charge: Charge) -> dict[str, Any]:
     }
 
 
-def _connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    mode = "rwc" if create else "rw"
-    address = f"{path.resolve().as_uri()}?mode={mode}"
+def _connect(path: Path) -> sqlite3.Connection:
+    address = f"{path.resolve().as_uri()}?mode=rw"  # an existing file only
     connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
     # A rollback journal with EXTRA syncs the file, the journal and its removal: what COMMIT
     # reported survives a power cut, not only a kill.
