@@ -211,6 +211,7 @@ def _points(total: Array, repetitions: int) -> Iterator[dict[str, Any]]:
             yield {
                 **asdict(setting),
                 **asdict(curve),
+                "x": setting.horizontal,
                 "published": published,
                 "tacit": None if refused else tacit,
                 "bound": bound,
@@ -249,10 +250,7 @@ def figure(result: dict[str, Any]) -> Any:
                 for p in result["points"]
                 if (p["figure"], p["votes"], p["epsilon"]) == (name, curve.votes, curve.epsilon)
             ]
-            across = [
-                Setting(name, p["loss_deviation"], p["good"], p["candidates"]).horizontal
-                for p in points
-            ]
+            across = [p["x"] for p in points]
             row = EPSILONS.index(curve.epsilon) + 1
             for key, dash, width in styles:
                 plot.add_scatter(

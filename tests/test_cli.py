@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.privacy.accounting import Budget
+from tacit.privacy.bounds import TopVotes
+from tacit.privacy.ledger import Ledger
+
+PLAN = {"clients": 50, "candidates": 100, "votes": 5, "epsilon": 1, "delta": "1e-5"}
+
+
+def tacit(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from tacit.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def plan(**changes: object) -> subprocess.CompletedProcess[str]:
+    options = {**PLAN, **changes}
+    flags = [part for key, value in options.items() for part in (f"--{key}", value)]
+    return tacit("plan", *flags, "--json")
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger.create(tmp_path / "l.sqlite", "hospitals", Budget(2.0, 1e-5))
+    ledger.charge(TopVotes(100, 5).release(139.0), label="vote", run="first")
+    return ledger
+
+
+def test_plan_prints_the_promised_json() -> None:
+    found = document(plan())
+    assert set(found["noise"]) == {
+        "mechanism",
+        "required_variance",
+        "delivered_variance",
+        "share_variance",
+        "sigma",
+    }
+    assert set(found["published"]) == set(found["exact_gaussian"]) == {"sigma", "variance"}
+    assert {
+        "success",
+        "success_bound",
+        "recommended_votes",
+        "threshold",
+        "bytes_per_client",
+    } <= set(found)
+    assert found["privacy"]["relation"] == "replace-one"
+    assert found["noise"]["required_variance"] == pytest.approx(139.0, rel=5e-3)
+
+
+def test_plan_speaks_plainly_and_warns_where_the_chance_is_poor() -> None:
+    flags = [part for key, value in PLAN.items() for part in (f"--{key}", value)]
+    fine = tacit("plan", *flags)
+    poor = tacit("plan", *flags, "--clients", 10)
+    assert fine.returncode == poor.returncode == 0
+    assert "45 honest clients suffice" in fine.stdout
+    assert "Warning" not in fine.stdout
+    assert "Warning" in poor.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "allowed"),
+    [
+        ({"votes": 100}, "100", "1 to 99"),
+        ({"votes": 0}, "0", "1 to 99"),
+        ({"votes": "five"}, "five", "whole number"),
+        ({"candidates": 1}, "1", "2 to"),
+        ({"clients": 1}, "1", "at least 2"),
+        ({"clients": -5}, "-5", "at least 2"),
+        ({"epsilon": 0}, "0.0", "0.001 to 30"),
+        ({"epsilon": "nan"}, "nan", "0.001 to 30"),
+        ({"epsilon": "much"}, "much", "a number"),
+        ({"delta": 0}, "0.0", "1e-10 to 0.1"),
+        ({"delta": 1}, "1.0", "1e-10 to 0.1"),
+        ({"dropout": 1}, "1.0", "fraction from 0"),
+        ({"colluding": -0.1}, "-0.1", "fraction from 0"),
+        ({"dropout": 0.6, "colluding": 0.5}, "1.1", "below 1"),
+        ({"good": 0}, "0", "1 to 99"),
+        ({"good": 100}, "100", "1 to 99"),
+    ],
+)
+def test_bad_input_names_value_and_range(
+    changes: dict[str, object], value: str, allowed: str
+) -> None:
+    done = plan(**changes)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert value in done.stderr
+    assert allowed in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_ledger_is_created_shown_amended_and_verified(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "l.sqlite"
+    budget = ("--epsilon", 2, "--delta", 1e-5)
+    made = document(tacit("ledger", "create", path, "--federation", "h", *budget, "--json"))
+    assert made["charges"] == []
+    Ledger(path).charge(TopVotes(100, 5).release(139.0), label="vote", run="first")
+    shown = document(tacit("ledger", "show", path, "--json"))
+    assert shown["charges"][0]["label"] == "vote"
+    assert shown["total"]["epsilon"] == pytest.approx(1.0, abs=0.01)
+    assert (shown["total"]["unit"], shown["total"]["relation"]) == ("client", "replace-one")
+    more = ("--epsilon", 3, "--delta", 1e-5, "--reason", "officer agreed")
+    assert document(tacit("ledger", "amend", path, *more, "--json"))["budget"]["epsilon"] == 3
+    verified = document(tacit("ledger", "verify", path, "--json"))
+    assert verified == {"verified": True, "charges": 1, "problems": []}
+
+
+def test_ledger_reads_well_in_a_terminal(ledger: Ledger) -> None:
+    shown = tacit("ledger", "show", ledger.path)
+    assert "first" in shown.stdout
+    assert "of 2 at δ = 1e-05" in shown.stdout
+    assert "all agree" in tacit("ledger", "verify", ledger.path).stdout
+
+
+def test_verify_fails_on_a_forged_ledger(ledger: Ledger) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("DROP TRIGGER line_is_never_changed")
+    connection.execute("UPDATE line SET body = replace(body, '139.0', '13900.0') WHERE number = 2")
+    connection.commit()
+    done = tacit("ledger", "verify", ledger.path, "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert not found["verified"]
+    assert any("recomputed" in problem["found"] for problem in found["problems"])
+
+
+@pytest.mark.parametrize("command", ["show", "verify"])
+def test_a_missing_ledger_is_not_made_by_looking(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "none.sqlite"
+    done = tacit("ledger", command, path)
+    assert done.returncode == 2
+    assert f"no ledger at {path}" in done.stderr
+    assert not path.exists()
+
+
+def test_version_and_help() -> None:
+    assert tacit("--version").stdout.startswith("tacit 0.")
+    assert "Example: tacit plan" in tacit("plan", "--help").stdout
+
+
+def test_bench_votes_writes_json_and_plot(tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    found = document(tacit("bench", "votes", "--repetitions", 60, "--out", out, "--json"))
+    assert found["repetitions"] == 60
+    assert json.loads((out / "votes.json").read_text())["points"] == found["points"]
+    page = (out / "votes.html").read_text()
+    assert "Theorem V.1" in page
+    assert 'src="http' not in page
+    wrong = tacit("bench", "votes", "--repetitions", 0, "--out", out)
+    assert wrong.returncode == 2
+    assert "repetitions is 0" in wrong.stderr

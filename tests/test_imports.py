@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "tacit"
+LAYERS = (
+    ("privacy.skellam",),
+    ("privacy.events",),
+    ("privacy.bounds",),
+    ("privacy.accounting",),
+    ("privacy.mechanisms",),
+    ("privacy.ledger", "privacy.planner"),
+    ("bench.journal",),
+    ("bench.votes",),
+    ("cli",),
+)
+"""Each module imports from earlier layers only."""
+HEAVY = ("dp_accounting", "scipy.stats", "sklearn", "torch", "flwr", "plotly", "mpmath")
+
+
+def modules() -> dict[str, Path]:
+    paths = (path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
+    return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in paths}
+
+
+def tacit_imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tacit."):
+            inside = (node.module or "").removeprefix("tacit.")
+            known = modules()
+            found |= {inside} if inside in known else {f"{inside}.{n.name}" for n in node.names}
+    return found
+
+
+def test_every_module_has_a_layer() -> None:
+    assert sorted(modules()) == sorted(name for layer in LAYERS for name in layer)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_go_one_way(name: str) -> None:
+    depth = next(i for i, layer in enumerate(LAYERS) if name in layer)
+    allowed = {module for layer in LAYERS[:depth] for module in layer}
+    assert tacit_imports(modules()[name]) <= allowed
+
+
+@pytest.mark.parametrize("name", ["tacit", "tacit.cli", "tacit.bench.votes"])
+def test_importing_loads_nothing_heavy(name: str) -> None:
+    script = f"import sys, {name}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert [module for module in HEAVY if module in loaded] == []
