@@ -89,6 +89,11 @@ def test_plan_speaks_plainly_and_warns_where_the_chance_is_poor() -> None:
         ({"dropout": 0.6, "colluding": 0.5}, "1.1", "below 1"),
         ({"good": 0}, "0", "1 to 99"),
         ({"good": 100}, "100", "1 to 99"),
+        (
+            {"epsilon": 0.001, "candidates": 10**6, "votes": 10**5},
+            "variance",
+            "serves up to 8.59e+09",
+        ),
     ],
 )
 def test_bad_input_names_value_and_range(

@@ -158,10 +158,8 @@ def plan(
             f"{planned.success:.0%} of the time. More clients help most; then a larger epsilon or "
             f"fewer candidates."
         )
-    if planned.recommended_votes != votes:
-        console.print(
-            f"{planned.recommended_votes} votes a client would be the better choice here."
-        )
+        if planned.recommended_votes != votes:
+            console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")
 
 
 @ledger_app.command("create")
@@ -273,8 +271,8 @@ def _plan_table(planned: Plan, participation: Participation, good: int) -> Table
     )
     table.add_row(
         "Chance of a good pick",
-        f"{_percent(planned.success)} if every client votes for the {good} good ones "
-        f"(Theorem V.1: at least {_percent(planned.success_bound)})",
+        f"{_percent(planned.success)} if every client votes for the {good} good; "
+        f"Theorem V.1: at least {_percent(planned.success_bound)}",
     )
     table.add_row(
         "Answers needed", f"{planned.threshold} of {participation.clients}, else nothing opens"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as google
 
-from tacit.privacy import accounting
+from tacit.privacy import accounting, events
 from tacit.privacy.accounting import Budget, calibrate, privacy_loss, rdp, spent
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.events import (
@@ -111,6 +111,23 @@ def test_renyi_curve_of_the_worst_pair_matches_the_definition() -> None:
     for order in (2, 3, 8):
         direct = math.log(float((p**order * q ** (1.0 - order)).sum())) / (order - 1)
         assert curve[order] == pytest.approx(3 * direct, rel=1e-9)
+
+
+@pytest.mark.parametrize("shift", [1, 7, 60])
+@pytest.mark.parametrize("variance", [0.05, 4.0, 900.0])
+def test_renyi_sums_run_far_enough(
+    monkeypatch: pytest.MonkeyPatch, shift: int, variance: float
+) -> None:
+    release = SkellamRelease(((shift, 1),), variance)
+    found = rdp(release)
+    monkeypatch.setattr(events, "_LOG_NEGLIGIBLE", 20 * math.log(1e-22))
+    assert list(rdp(release).values()) == pytest.approx(list(found.values()), rel=1e-12)
+
+
+def test_long_renyi_sums_give_way_to_the_published_bound() -> None:
+    far = SkellamRelease(((100_000, 3),), 1e9)
+    norms = SkellamNormRelease(300_000.0, 100_000 * math.sqrt(3), 1e9)
+    assert rdp(far) == pytest.approx(rdp(norms))
 
 
 @pytest.mark.parametrize("variance", [4.0, 139.0, 9456.0])

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from tacit.privacy.skellam import log_pmf, log_tail, reach, sampling_table
+from tacit.privacy.skellam import LARGEST_TOTAL_VARIANCE, log_pmf, log_tail, reach, sampling_table
 from tests.randomness import fits_skellam, tail_is_plausible
 
 VARIANCES = (0.01, 0.4, 2.475, 139.0, 15_000.0)
@@ -23,6 +23,18 @@ def test_log_probabilities_agree_with_mpmath_deep_into_the_tail(variance: float)
         for x in range(0, furthest + 1, max(1, furthest // 20)):
             exact = mpmath.log(mpmath.besseli(x, variance)) - variance
             assert found[x] == pytest.approx(float(exact), abs=1e-11, rel=1e-13)
+
+
+def test_probabilities_of_the_largest_sums_are_gaussian_to_first_order() -> None:
+    variance = LARGEST_TOTAL_VARIANCE
+    furthest = 4 * math.isqrt(int(variance))
+    x = np.arange(furthest + 1)
+    gaussian = -(x**2) / (2 * variance) - 0.5 * math.log(2 * math.pi * variance)
+    assert np.abs(log_pmf(variance, furthest) - gaussian).max() < 1e-7
+    with pytest.raises(
+        ValueError, match=r"variance 1e\+10; exact accounting serves up to 8.59e\+09"
+    ):
+        log_pmf(1e10, 10)
 
 
 @pytest.mark.parametrize("variance", VARIANCES)

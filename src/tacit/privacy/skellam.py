@@ -28,7 +28,10 @@ IntArray = npt.NDArray[np.int64]
 WordArray = npt.NDArray[np.uint64]
 
 LARGEST_VARIANCE = 2.0**28
-"""Above this the sampling table would no longer be small (half a million entries)."""
+"""Of one client's share: above this the sampling table would no longer be small."""
+
+LARGEST_TOTAL_VARIANCE = 2.0**33
+"""Of a sum: above this its probabilities would no longer fit a small table."""
 
 _DRAW_BITS = 128
 _START_BITS = 256
@@ -71,15 +74,21 @@ def log_pmf(variance: float, furthest: int) -> FloatArray:
     step shrinks the error of the one before: full relative precision however deep in the tail,
     where the function itself would underflow.
     """
-    from scipy.special import ive
+    from scipy.special import i0e
 
+    if not variance <= LARGEST_TOTAL_VARIANCE:
+        raise ValueError(
+            f"the noise of the sum has variance {variance:.3g}; exact accounting serves up to "
+            f"{LARGEST_TOTAL_VARIANCE:.3g}: use a larger epsilon, fewer votes or a coarser "
+            "quantisation"
+        )
     ratio = 1.0
     ratios = np.empty(furthest)
     for order in range(furthest + 40 + 4 * math.isqrt(math.ceil(variance)), 0, -1):
         ratio = 2 * order / variance + 1 / ratio
         if order <= furthest:
             ratios[order - 1] = ratio
-    result = np.concatenate(([0.0], -np.cumsum(np.log(ratios)))) + math.log(float(ive(0, variance)))
+    result = np.concatenate(([0.0], -np.cumsum(np.log(ratios)))) + math.log(float(i0e(variance)))
     result.flags.writeable = False
     return result
 
