@@ -143,6 +143,17 @@ def test_published_norm_bound_dominates_the_exact_curve(
         assert value <= bound[order] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("delta", [0.1, 1e-3, 1e-5])
+@pytest.mark.parametrize("variance", [1e-4, 0.02])
+def test_very_little_noise_is_priced_exactly_too(variance: float, delta: float) -> None:
+    """Where a Gaussian would be far off: two coordinates, all outcomes enumerated."""
+    pmf = skellam_pmf(variance, furthest=25)
+    p, q = noisy([0, 0], pmf, 1), noisy([1, 1], pmf, 1)
+    epsilon = spent(SkellamRelease(((1, 2),), variance), delta).epsilon
+    assert hockey_stick(p, q, epsilon) <= delta
+    assert hockey_stick(p, q, epsilon - 0.002) > delta
+
+
 def test_an_l2_bound_alone_would_be_optimistic() -> None:
     """One coordinate shifted by 4 and 16 shifted by 1 have the same L2 distance."""
     focused = spent(SkellamRelease(((4, 1),), 4.0), DELTA).epsilon

@@ -114,13 +114,23 @@ def spent(event: Event, delta: float) -> Guarantee:
 
 
 def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyLossDistribution:
-    """The composed privacy-loss distribution, on a grid fine enough for 0.1 % in variance."""
+    """The composed privacy-loss distribution, on a grid of epsilon / 10^4 or finer.
+
+    A Gaussian of the same variance tells the scale of epsilon; where it is far too large, as with
+    very little noise, the epsilon found on the coarse grid sets a finer one.
+    """
     squared = sum(n * release.squared_distance for release, n in counts.items())
     coordinates = sum(n * c for release, n in counts.items() for _, c in release.shifts)
+    steps = max(_INTERVALS_PER_EPSILON, 100 * math.sqrt(coordinates))
+
+    def composed(scale: float) -> PrivacyLossDistribution:
+        parts = (part for release, n in counts.items() for part in release.plds(n, scale / steps))
+        return reduce(lambda total, part: total.compose(part), parts)
+
     scale = max(gaussian_epsilon(squared, delta), math.sqrt(squared) / 10)
-    interval = scale / max(_INTERVALS_PER_EPSILON, 100 * math.sqrt(coordinates))
-    parts = (part for release, n in counts.items() for part in release.plds(n, interval))
-    return reduce(lambda total, part: total.compose(part), parts)
+    loss = composed(scale)
+    found = loss.get_epsilon_for_delta(delta)
+    return loss if found > scale / 2 or found == 0 else composed(found)
 
 
 def rdp(event: Event) -> dict[int, float]:
