@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, LedgerError
 
 PLAN = {"clients": 50, "candidates": 100, "votes": 5, "epsilon": 1, "delta": "1e-5"}
 
@@ -131,8 +132,6 @@ def test_ledger_reads_well_in_a_terminal(ledger: Ledger) -> None:
 
 
 def test_verify_fails_on_a_forged_ledger(ledger: Ledger) -> None:
-    import sqlite3
-
     connection = sqlite3.connect(ledger.path)
     connection.execute("DROP TRIGGER line_is_never_changed")
     connection.execute("UPDATE line SET body = replace(body, '139.0', '13900.0') WHERE number = 2")
@@ -151,6 +150,45 @@ def test_a_missing_ledger_is_not_made_by_looking(tmp_path: Path, command: str) -
     assert done.returncode == 2
     assert f"no ledger at {path}" in done.stderr
     assert not path.exists()
+
+
+def test_a_damaged_line_is_reported_not_a_traceback(ledger: Ledger) -> None:
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("DROP TRIGGER line_is_never_changed")
+    connection.execute("UPDATE line SET body = '{}' WHERE number = 2")
+    connection.commit()
+    connection.close()
+    shown = tacit("ledger", "show", ledger.path)
+    verified = tacit("ledger", "verify", ledger.path)
+    assert (shown.returncode, verified.returncode) == (2, 1)
+    assert "line 2 cannot be read" in shown.stderr
+    assert "line 2: the line cannot be read" in verified.stdout
+    with pytest.raises(LedgerError, match="nothing is spent from a damaged ledger"):
+        ledger.charge(TopVotes(100, 5).release(1e6), label="vote", run="second")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (
+            "ledger",
+            "create",
+            "/dev/null/l.sqlite",
+            "--federation",
+            "h",
+            "--epsilon",
+            1,
+            "--delta",
+            1e-5,
+        ),
+        ("bench", "votes", "--repetitions", 1, "--out", "/dev/null/x"),
+    ],
+)
+def test_an_impossible_folder_is_reported_not_a_traceback(arguments: tuple[object, ...]) -> None:
+    done = tacit(*arguments)
+    assert done.returncode == 2
+    assert "/dev/null" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_version_and_help() -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -70,10 +71,17 @@ def main() -> None:
     try:
         app()
     except (ValueError, LedgerError, BudgetExceeded) as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"tacit: {error}", style="red"
-        )
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")
+    except sqlite3.Error as error:
+        _fail(f"the ledger could not be read: {error}")
+
+
+def _fail(message: str) -> NoReturn:
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"tacit: {message}", style="red")
+    sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)
@@ -200,7 +208,7 @@ def ledger_verify(path: LedgerFile, as_json: AsJson = False) -> None:
     """Recompute every line from its stored event; exit code 1 if one does not agree."""
     ledger = Ledger(path)
     problems = ledger.verify()
-    lines = len(ledger.charges())
+    lines = len(ledger)
     if as_json:
         _print_json(
             {"verified": not problems, "charges": lines, "problems": [vars(p) for p in problems]}

@@ -71,11 +71,7 @@ class Problem:
 
 def ledger_path(federation: str) -> Path:
     """Where a federation's ledger lives: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", federation):
-        raise ValueError(
-            f"federation is {federation!r}; allowed are 1 to 100 letters, digits, dots, dashes and "
-            "underscores, beginning with a letter or digit"
-        )
+    _check_name(federation)
     home = os.environ.get("TACIT_HOME")
     base = Path(home) if home else Path.home() / ".local" / "share" / "tacit"
     return base / "ledgers" / f"{federation}.sqlite"
@@ -124,6 +120,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     @classmethod
     def create(cls, path: Path, federation: str, budget: Budget) -> Ledger:
         """A new, empty ledger; an existing file is refused, never reset."""
+        _check_name(federation)
         if path.exists():
             raise LedgerError(f"{path} exists already; a ledger is never replaced: open it instead")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,6 +162,10 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     def budget(self) -> Budget:
         """The budget in force: the newest one recorded."""
         return _budget(self._lines("budget")[-1][1])
+
+    def __len__(self) -> int:
+        """How many charges there are."""
+        return len(self._lines("charge"))
 
     def charges(self) -> list[Charge]:
         """Every line of spending, oldest first."""
@@ -232,7 +233,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                     budget = _budget(json.loads(body))
                     continue
                 charge = _charge(number, json.loads(body))
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, ValueError, LedgerError) as error:
                 problems.append(Problem(number, f"the line cannot be read: {error}"))
                 continue
             earlier.append(charge.event)
@@ -278,6 +279,14 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             "SELECT number, body FROM line WHERE kind = ? ORDER BY number", (kind,)
         )
         return [(number, json.loads(body)) for number, body in rows]
+
+
+def _check_name(federation: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", federation):
+        raise ValueError(
+            f"federation is {federation!r}; allowed are 1 to 100 letters, digits, dots, dashes and "
+            "underscores, beginning with a letter or digit"
+        )
 
 
 def line_json(charge: Charge) -> dict[str, Any]:
@@ -335,15 +344,21 @@ def _digest(previous: str, number: int, kind: str, body: str) -> str:
 
 
 def _charge(number: int, body: dict[str, Any]) -> Charge:
-    return Charge(
-        number=number,
-        run=body["run"],
-        label=body["label"],
-        event=from_json(body["event"]),
-        alone=Guarantee(**body["alone"]),
-        total=Guarantee(**body["total"]),
-        time=body["time"],
-    )
+    try:
+        return Charge(
+            number=number,
+            run=body["run"],
+            label=body["label"],
+            event=from_json(body["event"]),
+            alone=Guarantee(**body["alone"]),
+            total=Guarantee(**body["total"]),
+            time=body["time"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(
+            f"line {number} cannot be read ({error}); nothing is spent from a damaged ledger: "
+            "run tacit ledger verify on it"
+        ) from None
 
 
 def _budget(body: dict[str, Any]) -> Budget:
