@@ -78,8 +78,9 @@ def test_plan_speaks_plainly_and_warns_where_the_chance_is_poor() -> None:
         ({"votes": 0}, "0", "1 to 99"),
         ({"votes": "five"}, "five", "whole number"),
         ({"candidates": 1}, "1", "2 to"),
-        ({"clients": 1}, "1", "at least 2"),
-        ({"clients": -5}, "-5", "at least 2"),
+        ({"clients": 1}, "1", "2 to 10000000"),
+        ({"clients": -5}, "-5", "2 to 10000000"),
+        ({"clients": 10**400}, "10000", "2 to 10000000"),
         ({"epsilon": 0}, "0.0", "0.001 to 30"),
         ({"epsilon": "nan"}, "nan", "0.001 to 30"),
         ({"epsilon": "much"}, "much", "a number"),
@@ -152,17 +153,19 @@ def test_a_missing_ledger_is_not_made_by_looking(tmp_path: Path, command: str) -
     assert not path.exists()
 
 
-def test_a_damaged_line_is_reported_not_a_traceback(ledger: Ledger) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("body", ["{}", "[]", "7", "no JSON", '{"epsilon": "x", "delta": 1}'])
+def test_a_damaged_line_is_reported_not_a_traceback(ledger: Ledger, number: int, body: str) -> None:
     connection = sqlite3.connect(ledger.path)
     connection.execute("DROP TRIGGER line_is_never_changed")
-    connection.execute("UPDATE line SET body = '{}' WHERE number = 2")
+    connection.execute("UPDATE line SET body = ? WHERE number = ?", (body, number))
     connection.commit()
     connection.close()
     shown = tacit("ledger", "show", ledger.path)
     verified = tacit("ledger", "verify", ledger.path)
     assert (shown.returncode, verified.returncode) == (2, 1)
-    assert "line 2 cannot be read" in shown.stderr
-    assert "line 2: the line cannot be read" in verified.stdout
+    assert f"line {number} cannot be read" in shown.stderr
+    assert f"line {number} cannot be read" in verified.stdout
     with pytest.raises(LedgerError, match="nothing is spent from a damaged ledger"):
         ledger.charge(TopVotes(100, 5).release(1e6), label="vote", run="second")
 
@@ -204,6 +207,9 @@ def test_bench_votes_writes_json_and_plot(tmp_path: Path) -> None:
     page = (out / "votes.html").read_text()
     assert "Theorem V.1" in page
     assert 'src="http' not in page
+    assert sorted(path.name[:7] for path in out.iterdir()) == ["journal", "votes.h", "votes.j"]
     wrong = tacit("bench", "votes", "--repetitions", 0, "--out", out)
-    assert wrong.returncode == 2
+    both = tacit("bench", "votes", "--repetitions", 7, "--quick", "--out", out)
+    assert wrong.returncode == both.returncode == 2
     assert "repetitions is 0" in wrong.stderr
+    assert "--quick and --repetitions 7; allowed is one" in both.stderr

@@ -20,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import tacit
+from tacit.bench import votes as votes_bench
+from tacit.bench.journal import write_whole
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError, line_json
 from tacit.privacy.mechanisms import Participation
@@ -225,9 +227,17 @@ def ledger_verify(path: LedgerFile, as_json: AsJson = False) -> None:
 @bench_app.command("votes")
 def bench_votes(
     repetitions: Annotated[
-        int, typer.Option(parser=_whole, metavar="N", help="Simulated votes a point.")
-    ] = 5000,
-    quick: Annotated[bool, typer.Option("--quick", help="400 repetitions.")] = False,
+        int | None,
+        typer.Option(
+            parser=_whole,
+            metavar="N",
+            help=f"Simulated votes a point; default: the paper's {votes_bench.REPETITIONS}.",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help=f"{votes_bench.QUICK_REPETITIONS} repetitions, in seconds."),
+    ] = False,
     seed: Annotated[
         int, typer.Option(parser=_whole, metavar="N", help="Seed of the simulation.")
     ] = 1,
@@ -240,18 +250,19 @@ def bench_votes(
 
     Continues after a kill. Writes votes.json and votes.html to the folder.
     """
-    from tacit.bench import votes
-
+    if quick and repetitions is not None:
+        raise ValueError(f"found --quick and --repetitions {repetitions}; allowed is one of them")
+    chosen = votes_bench.QUICK_REPETITIONS if quick else votes_bench.REPETITIONS
     with _progress() as progress:
         bar = progress.add_task("simulated votes", total=None)
-        result = votes.run(
-            votes.QUICK_REPETITIONS if quick else repetitions,
+        result = votes_bench.run(
+            chosen if repetitions is None else repetitions,
             seed,
             out,
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    (out / "votes.json").write_text(json.dumps(result, indent=1) + "\n")
-    votes.figure(result).write_html(out / "votes.html", include_plotlyjs=True)
+    write_whole(out / "votes.json", json.dumps(result, indent=1) + "\n")
+    write_whole(out / "votes.html", votes_bench.figure(result).to_html(include_plotlyjs=True))
     if as_json:
         _print_json(result)
         return

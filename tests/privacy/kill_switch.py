@@ -11,6 +11,7 @@ import _sqlite3
 import ctypes as c
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -42,6 +43,15 @@ _WRITES = {
     b"ftruncate": c.CFUNCTYPE(c.c_int, c.c_int, c.c_int64),
     b"unlink": c.CFUNCTYPE(c.c_int, c.c_char_p),
 }
+
+
+def unavailable() -> str:
+    """Why SQLite's hook cannot be reached from this Python, or nothing."""
+    try:
+        c.CDLL(_sqlite3.__file__).sqlite3_vfs_find  # noqa: B018
+    except (AttributeError, OSError) as error:
+        return f"this Python's SQLite does not export its test hook: {error}"
+    return ""
 
 
 class KillSwitch:
@@ -88,7 +98,9 @@ def run_until_killed(
     ``work`` receives a function that acknowledges one finished step through a pipe.
     """
     reader, writer = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():  # newer Pythons warn of threads; ours are idle pools
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         status = 1
         try:

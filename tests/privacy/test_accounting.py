@@ -154,6 +154,26 @@ def test_very_little_noise_is_priced_exactly_too(variance: float, delta: float) 
     assert hockey_stick(p, q, epsilon - 0.002) > delta
 
 
+@pytest.mark.parametrize("mu", [2e-5, 2.55e-5, 3e-5])
+def test_a_nearly_free_release_is_priced_on_a_modest_grid(
+    monkeypatch: pytest.MonkeyPatch, mu: float
+) -> None:
+    intervals: list[float] = []
+    real = events._shift_pld
+
+    def watched(variance: float, distance: int, interval: float) -> object:
+        intervals.append(interval)
+        return real(variance, distance, interval)
+
+    monkeypatch.setattr(events, "_shift_pld", watched)
+    release = SkellamRelease(((1, 2),), 2 / mu**2)
+    spread = math.sqrt(release.squared_distance)
+    found = spent(release, DELTA).epsilon
+    exact = accounting.gaussian_epsilon(release.squared_distance, DELTA)
+    assert exact * 0.999 - 1e-12 <= found <= exact * 1.01 + 1e-12
+    assert min(intervals) > spread / 10**5.5
+
+
 def test_an_l2_bound_alone_would_be_optimistic() -> None:
     """One coordinate shifted by 4 and 16 shifted by 1 have the same L2 distance."""
     focused = spent(SkellamRelease(((4, 1),), 4.0), DELTA).epsilon

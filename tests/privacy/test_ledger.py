@@ -15,10 +15,11 @@ from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.events import Repeated, SkellamNormRelease, SkellamRelease
 from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError, ledger_path
-from tests.privacy.kill_switch import Moment, run_until_killed
+from tests.privacy.kill_switch import Moment, run_until_killed, unavailable
 
 VOTE = TopVotes(100, 5).release(variance=139.0)
 BUDGET = Budget(3.0, 1e-5)
+needs_kill_switch = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
 
 @pytest.fixture
@@ -197,6 +198,7 @@ def test_processes_cannot_overspend_together(ledger: Ledger) -> None:
     assert ledger.verify() == []
 
 
+@needs_kill_switch
 @pytest.mark.parametrize("moment", get_args(Moment))
 def test_a_kill_at_any_write_never_forgets_a_spend(tmp_path: Path, moment: Moment) -> None:
     """Every file-changing system call of two charges, enumerated."""
@@ -231,6 +233,7 @@ def test_a_kill_at_any_write_never_forgets_a_spend(tmp_path: Path, moment: Momen
     assert outcomes == {(0, 0), (1, 1)} | unasked
 
 
+@needs_kill_switch
 def test_a_kill_while_creating_leaves_a_whole_ledger_or_none(tmp_path: Path) -> None:
     def work(acknowledge: Callable[[], None]) -> None:
         Ledger.create(path, "hospitals", BUDGET)
@@ -244,6 +247,20 @@ def test_a_kill_while_creating_leaves_a_whole_ledger_or_none(tmp_path: Path) -> 
         ledger = Ledger(path) if path.exists() else Ledger.create(path, "hospitals", BUDGET)
         assert ledger.verify() == []
         assert ledger.budget == BUDGET
+
+
+def test_a_commit_that_fails_leaves_the_ledger_usable(ledger: Ledger) -> None:
+    """A reader that never lets go keeps SQLite from committing: refused, and tried again later."""
+    ledger._connection.execute("PRAGMA busy_timeout = 50")
+    reader = sqlite3.connect(ledger.path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM line").fetchall()
+    with pytest.raises(LedgerError, match="nothing may be asked: database is locked"):
+        ledger.charge(VOTE, label="vote", run="r")
+    reader.close()
+    assert len(ledger) == 0
+    ledger.charge(VOTE, label="vote", run="r")
+    assert len(ledger) == 1
 
 
 def test_commits_are_synchronised_to_the_disk(ledger: Ledger) -> None:

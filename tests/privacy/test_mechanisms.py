@@ -108,7 +108,7 @@ def test_more_rounds_need_more_noise() -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Participation(1), "clients is 1"),
+        (lambda: Participation(1), "clients is 1; allowed is 2 to"),
         (lambda: Participation(10, 1.0), "dropout is 1.0; allowed is a fraction"),
         (lambda: Participation(10, -0.1), "dropout is -0.1"),
         (lambda: Participation(10, math.nan), "dropout is nan"),

@@ -91,7 +91,13 @@ def run(
     if repetitions < 1:
         raise ValueError(f"repetitions is {repetitions}; it must be at least 1")
     started = time.perf_counter()
-    recipe = {"bench": "votes", "seed": seed, "repetitions": repetitions, "version": 1}
+    recipe = {
+        "bench": "votes",
+        "seed": seed,
+        "repetitions": repetitions,
+        "settings": [asdict(setting) for setting in SETTINGS],
+        "curves": [asdict(curve) for curve in CURVES],
+    }
     journal = Journal(folder, recipe)
     sizes = [min(_CHUNK, repetitions - start) for start in range(0, repetitions, _CHUNK)]
     missing = [chunk for chunk in range(len(sizes)) if chunk not in journal.pieces]
@@ -103,11 +109,15 @@ def run(
         waiting = {
             pool.submit(_chunk, seed, chunk, sizes[chunk], sigmas): chunk for chunk in missing
         }
-        for future in as_completed(waiting):
-            chunk = waiting[future]
-            journal.add(chunk, future.result())
-            done += sizes[chunk]
-            progress(done, repetitions)
+        try:
+            for future in as_completed(waiting):
+                chunk = waiting[future]
+                journal.add(chunk, future.result())
+                done += sizes[chunk]
+                progress(done, repetitions)
+        except BaseException:  # Ctrl-C must not wait for everything that is still queued
+            pool.shutdown(cancel_futures=True)
+            raise
     total = np.sum([journal.pieces[chunk] for chunk in range(len(sizes))], axis=0)
     return {
         "bench": "votes",

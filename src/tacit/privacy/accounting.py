@@ -117,7 +117,8 @@ def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyL
     """The composed privacy-loss distribution, on a grid of epsilon / 10^4 or finer.
 
     A Gaussian of the same variance tells the scale of epsilon; where it is far too large, as with
-    very little noise, the epsilon found on the coarse grid sets a finer one.
+    very little noise, the epsilon found on the coarse grid sets a finer one. An epsilon much
+    smaller than the spread of the loss itself (a nearly free release) needs no finer grid.
     """
     squared = sum(n * release.squared_distance for release, n in counts.items())
     coordinates = sum(n * c for release, n in counts.items() for _, c in release.shifts)
@@ -127,10 +128,11 @@ def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyL
         parts = (part for release, n in counts.items() for part in release.plds(n, scale / steps))
         return reduce(lambda total, part: total.compose(part), parts)
 
-    scale = max(gaussian_epsilon(squared, delta), math.sqrt(squared) / 10)
+    finest = min(math.sqrt(squared), 1.0) / 10
+    scale = max(gaussian_epsilon(squared, delta), finest)
     loss = composed(scale)
-    found = loss.get_epsilon_for_delta(delta)
-    return loss if found > scale / 2 or found == 0 else composed(found)
+    better = max(loss.get_epsilon_for_delta(delta), finest)
+    return loss if better > scale / 2 else composed(better)
 
 
 def rdp(event: Event) -> dict[int, float]:
@@ -141,9 +143,11 @@ def rdp(event: Event) -> dict[int, float]:
 
 def gaussian_epsilon(squared_distance: float, delta: float) -> float:
     """The exact epsilon of a Gaussian with this ``mu^2``: for scale and comparison only."""
+    import numpy as np
     from dp_accounting import get_epsilon_gaussian
 
-    return float(get_epsilon_gaussian(1 / math.sqrt(squared_distance), delta))
+    with np.errstate(divide="ignore"):  # its search touches epsilon = 0, where a logarithm is -inf
+        return float(get_epsilon_gaussian(1 / math.sqrt(squared_distance), delta))
 
 
 def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
@@ -181,8 +185,8 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
 def _with_sampling_error(
     ideal: Callable[[float], float], delta: float, sampling_error: float
 ) -> float:
-    """The least fixed point of "epsilon after reserving (1 + exp(epsilon)) t of delta"."""
-    epsilon, reserved = 0.0, 0.0
+    """An epsilon whose own ``(1 + exp(epsilon)) t`` was set aside from delta before."""
+    reserved = 0.0
     while True:
         aimed = delta * (1 - _RELATIVE_SLACK) - _ABSOLUTE_SLACK - reserved
         if aimed <= 0:

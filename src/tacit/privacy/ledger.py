@@ -85,9 +85,8 @@ class Ledger:
     >>> vote = TopVotes(candidates=100, votes=5).release(variance=139.0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ledger = Ledger.create(Path(folder) / "l.sqlite", "hospitals", Budget(1.0, 1e-5))
-    ...     charge = ledger.charge(vote, label="vote", run="first")
-    ...     round(charge.total.epsilon, 3)
-    ...     ledger.charge(vote, label="vote", run="second")
+    ...     first = ledger.charge(vote, label="vote", run="first")
+    ...     second = ledger.charge(vote, label="vote", run="second")
     Traceback (most recent call last):
         ...
     tacit.privacy.ledger.BudgetExceeded: 'vote' would bring epsilon to 1.4652, above the \
@@ -124,7 +123,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         if path.exists():
             raise LedgerError(f"{path} exists already; a ledger is never replaced: open it instead")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Built aside and renamed: at no moment is there half a ledger under the final name.
+        # Built aside, then linked: at no moment is there half a ledger under the final name.
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
@@ -147,7 +146,10 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     @classmethod
     def of(cls, federation: str, budget: Budget) -> Ledger:
-        """The federation's own ledger, made with this budget on first use."""
+        """The federation's own ledger; the budget is for making it on first use.
+
+        An existing ledger keeps the budget it has, which only :meth:`amend` changes.
+        """
         path = ledger_path(federation)
         if not path.exists():
             return cls.create(path, federation, budget)
@@ -161,7 +163,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     @property
     def budget(self) -> Budget:
         """The budget in force: the newest one recorded."""
-        return _budget(self._lines("budget")[-1][1])
+        return _budget(*self._lines("budget")[-1])
 
     def __len__(self) -> int:
         """How many charges there are."""
@@ -169,7 +171,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     def charges(self) -> list[Charge]:
         """Every line of spending, oldest first."""
-        return [_charge(number, body) for number, body in self._lines("charge")]
+        return [_charge(number, text) for number, text in self._lines("charge")]
 
     def total(self) -> Guarantee:
         """The lifetime total at the budget's delta."""
@@ -203,8 +205,8 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                 "total": vars(total),
                 "time": _now(),
             }
-            number = _append(connection, "charge", body)
-        return _charge(number, body)
+            line = _append(connection, "charge", body)
+        return _charge(*line)
 
     def amend(self, budget: Budget, reason: str) -> None:
         """Set another budget from now on; the old one and the reason stay on record."""
@@ -221,7 +223,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         earlier: list[Event] = []
         rows = self._connection.execute(
             "SELECT number, kind, body, digest FROM line ORDER BY number"
-        )
+        ).fetchall()  # at once: an open query would keep others from committing
         for expected, (number, kind, body, digest) in enumerate(rows, start=1):
             if number != expected:
                 return [*problems, Problem(expected, "this line is missing")]
@@ -230,11 +232,11 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             previous = digest
             try:
                 if kind == "budget":
-                    budget = _budget(json.loads(body))
+                    budget = _budget(number, body)
                     continue
-                charge = _charge(number, json.loads(body))
-            except (KeyError, ValueError, LedgerError) as error:
-                problems.append(Problem(number, f"the line cannot be read: {error}"))
+                charge = _charge(number, body)
+            except LedgerError as error:
+                problems.append(Problem(number, str(error)))
                 continue
             earlier.append(charge.event)
             if budget is None:
@@ -274,11 +276,10 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             "lines": [line_json(charge) for charge in self.charges() if charge.run == run],
         }
 
-    def _lines(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
-        rows = self._connection.execute(
+    def _lines(self, kind: str) -> list[tuple[int, str]]:
+        return self._connection.execute(
             "SELECT number, body FROM line WHERE kind = ? ORDER BY number", (kind,)
-        )
-        return [(number, json.loads(body)) for number, body in rows]
+        ).fetchall()
 
 
 def _check_name(federation: str) -> None:
@@ -318,33 +319,47 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield connection
+            connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
     except sqlite3.OperationalError as error:
         raise LedgerError(
-            f"the ledger could not be written, so nothing was spent: {error}"
+            f"the ledger could not be written, so nothing may be asked: {error}"
         ) from None
 
 
-def _append(connection: sqlite3.Connection, kind: str, body: dict[str, Any]) -> int:
-    last = connection.execute("SELECT number, digest FROM line ORDER BY number DESC").fetchone()
+def _append(connection: sqlite3.Connection, kind: str, body: dict[str, Any]) -> tuple[int, str]:
+    last = connection.execute(
+        "SELECT number, digest FROM line ORDER BY number DESC LIMIT 1"
+    ).fetchone()
     number, previous = (last[0] + 1, last[1]) if last else (1, "")
     text = json.dumps(body, sort_keys=True)
     connection.execute(
         "INSERT INTO line VALUES (?, ?, ?, ?)",
         (number, kind, text, _digest(previous, number, kind, text)),
     )
-    return int(number)
+    return int(number), text
 
 
 def _digest(previous: str, number: int, kind: str, body: str) -> str:
     return hashlib.sha256(json.dumps([previous, number, kind, body]).encode()).hexdigest()
 
 
-def _charge(number: int, body: dict[str, Any]) -> Charge:
+@contextmanager
+def _reading(number: int) -> Iterator[None]:
     try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LedgerError(
+            f"line {number} cannot be read ({error}); nothing is spent from a damaged ledger"
+        ) from None
+
+
+def _charge(number: int, text: str) -> Charge:
+    with _reading(number):
+        body = json.loads(text)
         return Charge(
             number=number,
             run=body["run"],
@@ -354,15 +369,12 @@ def _charge(number: int, body: dict[str, Any]) -> Charge:
             total=Guarantee(**body["total"]),
             time=body["time"],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise LedgerError(
-            f"line {number} cannot be read ({error}); nothing is spent from a damaged ledger: "
-            "run tacit ledger verify on it"
-        ) from None
 
 
-def _budget(body: dict[str, Any]) -> Budget:
-    return Budget(body["epsilon"], body["delta"])
+def _budget(number: int, text: str) -> Budget:
+    with _reading(number):
+        body = json.loads(text)
+        return Budget(body["epsilon"], body["delta"])
 
 
 def _budget_body(budget: Budget, reason: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tacit.privacy.events import Event, Repeated
 from tacit.privacy.skellam import IntArray, check_variance, sampling_table
 
 _SHARE_STEPS = 1 << 32
+_MOST_CLIENTS = 10_000_000
 
 
 class OutOfBounds(ValueError):
@@ -49,8 +50,8 @@ class Participation:
     colluding: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.clients < 2:
-            raise ValueError(f"clients is {self.clients}; a federation needs at least 2")
+        if not 2 <= self.clients <= _MOST_CLIENTS:
+            raise ValueError(f"clients is {self.clients}; allowed is 2 to {_MOST_CLIENTS}")
         for name, value in (("dropout", self.dropout), ("colluding", self.colluding)):
             if not 0 <= value < 1:
                 raise ValueError(

@@ -204,10 +204,8 @@ def recommend_votes(
     def merit(votes: int) -> tuple[float, float]:
         sigma = unit * math.sqrt(min(votes, candidates - votes))
         tallies = [unanimous_votes(clients, candidates, votes, case) for case in cases]
-        chance = sum(chance_of_good([good], [bad], sigma) for good, bad in tallies) / len(cases)
-        log_gap = sum(
-            math.log(good_votes - bad_votes) for (good_votes, _), (bad_votes, _) in tallies
-        )
+        chance = sum(chance_of_good([best], [rest], sigma) for best, rest in tallies) / len(cases)
+        log_gap = sum(math.log(best[0] - rest[0]) for best, rest in tallies)
         return round(chance, 3), log_gap - len(cases) * math.log(sigma)
 
     spaced = np.geomspace(1, max(1, candidates // 2), 60).round().astype(int).tolist()
