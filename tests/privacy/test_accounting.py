@@ -16,6 +16,7 @@ from tacit.privacy.events import (
     Repeated,
     SkellamNormRelease,
     SkellamRelease,
+    Unprotected,
     compose,
     from_json,
     to_json,
@@ -218,12 +219,20 @@ def test_mixing_never_costs_more_than_renyi_alone() -> None:
 def test_sampling_error_is_taken_from_delta(monkeypatch: pytest.MonkeyPatch) -> None:
     ideal = spent(VOTE, DELTA).epsilon
     monkeypatch.setattr(accounting, "SAMPLING_ERROR", 1e-6)
-    coarse = spent(VOTE, DELTA)
+    priced_anew = spent.__wrapped__
+    coarse = priced_anew(VOTE, DELTA)
     loss = privacy_loss({VOTE: 1}, DELTA)
     reserved = (1 + math.exp(coarse.epsilon)) * 1e-6
     assert loss.get_delta_for_epsilon(coarse.epsilon) + reserved <= DELTA
     assert coarse.epsilon > ideal
-    assert spent(Repeated(VOTE, 20), DELTA).epsilon == math.inf
+    assert priced_anew(Repeated(VOTE, 20), DELTA).epsilon == math.inf
+
+
+def test_nothing_asked_costs_nothing_and_answers_in_clear_cost_everything() -> None:
+    assert spent(Composed(()), DELTA).epsilon == 0
+    in_clear = compose([VOTE, Unprotected("winners")])
+    assert spent(in_clear, DELTA).epsilon == math.inf
+    assert from_json(to_json(in_clear)) == in_clear
 
 
 def test_missing_noise_costs_what_the_notes_say() -> None:
@@ -262,8 +271,8 @@ def test_equal_shifts_are_equal_events_in_any_order() -> None:
         lambda: SkellamNormRelease(-1.0, 1.0, 5.0),
         lambda: Repeated(VOTE, 0),
         lambda: from_json({"kind": "laplace"}),
-        lambda: spent(Composed(()), DELTA),
-        lambda: Budget(math.inf, 1e-5),
+        lambda: Budget(-math.inf, 1e-5),
+        lambda: calibrate(TopVotes(100, 5).release, Budget(math.inf, 1e-5)),
     ],
 )
 def test_nonsense_is_refused(make: object) -> None:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import TYPE_CHECKING
 
-from tacit.privacy.events import Event, Release, SkellamNormRelease, SkellamRelease, releases
+from tacit.privacy.events import Event, Release, SkellamNormRelease, SkellamRelease, Unprotected, releases
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -39,7 +39,7 @@ _RELATIVE_SLACK, _ABSOLUTE_SLACK = 1e-6, 1e-14
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be spent.
+    """The most that may be spent; an infinite epsilon allows answers in clear.
 
     >>> Budget(epsilon=0.0, delta=1e-5)
     Traceback (most recent call last):
@@ -51,7 +51,8 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        _within("epsilon", self.epsilon, LEAST_EPSILON, LARGEST_EPSILON)
+        if self.epsilon != math.inf:
+            _within("epsilon", self.epsilon, LEAST_EPSILON, LARGEST_EPSILON)
         _within("delta", self.delta, LEAST_DELTA, LARGEST_DELTA)
 
 
@@ -66,6 +67,7 @@ class Guarantee:
     relation: str = "replace-one"
 
 
+@lru_cache(maxsize=1024)
 def spent(event: Event, delta: float) -> Guarantee:
     """What an event costs at ``delta``, never optimistic.
 
@@ -81,7 +83,9 @@ def spent(event: Event, delta: float) -> Guarantee:
     _within("delta", delta, LEAST_DELTA, LARGEST_DELTA)
     counts = releases(event)
     if not counts:
-        raise ValueError("the event is empty; there is nothing to account for")
+        return Guarantee(0.0, delta, "nothing was asked")
+    if any(isinstance(release, Unprotected) for release in counts):
+        return Guarantee(math.inf, delta, "none: answers were sent in clear")
     exact = {release: n for release, n in counts.items() if isinstance(release, SkellamRelease)}
     bounded: dict[Release, int] = {
         release: n for release, n in counts.items() if isinstance(release, SkellamNormRelease)
@@ -163,6 +167,11 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
     from dp_accounting import get_sigma_gaussian
     from scipy.optimize import brentq
 
+    if not math.isfinite(budget.epsilon):
+        raise ValueError(
+            f"epsilon is {budget.epsilon}; a private question needs a finite one, "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}"
+        )
     squared = sum(n * part.squared_distance for part, n in releases(event_of(1.0)).items())
     guess = math.log(squared * float(get_sigma_gaussian(budget.epsilon, budget.delta)) ** 2)
 

@@ -31,6 +31,10 @@ class Bound(Protocol):
     def length(self) -> int:
         """How many integers an answer has."""
 
+    @property
+    def largest(self) -> int:
+        """The largest absolute value of any of them."""
+
     def admits(self, answer: IntArray) -> bool:
         """Whether an answer belongs to the set."""
 
@@ -78,6 +82,10 @@ candidate all ballots are equal and the tally carries nothing
     @property
     def length(self) -> int:
         return self.candidates
+
+    @property
+    def largest(self) -> int:
+        return 1
 
     @property
     def shifts(self) -> Shifts:
@@ -132,6 +140,10 @@ class BordaVotes:
         return self.candidates
 
     @property
+    def largest(self) -> int:
+        return self.ranked
+
+    @property
     def shifts(self) -> Shifts:
         return tuple((weight, 2) for weight in range(1, self.ranked + 1))
 
@@ -165,6 +177,10 @@ class Box:
         _check_at_least_one(length=self.length, radius=self.radius)
 
     @property
+    def largest(self) -> int:
+        return self.radius
+
+    @property
     def shifts(self) -> Shifts:
         return ((2 * self.radius, self.length),)
 
@@ -190,6 +206,10 @@ class NormBall:
 
     def __post_init__(self) -> None:
         _check_at_least_one(length=self.length, l1=self.l1, l2=self.l2)
+
+    @property
+    def largest(self) -> int:
+        return min(self.l1, self.l2)
 
     def admits(self, answer: IntArray) -> bool:
         if not _is_vector(answer, self.length):

@@ -125,6 +125,22 @@ class SkellamNormRelease:
 
 
 @dataclass(frozen=True)
+class Unprotected:
+    """Answers that left the clients in clear: no epsilon bounds what they reveal."""
+
+    what: str
+
+    @property
+    def squared_distance(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def rdp(self, orders: Sequence[int]) -> FloatArray:
+        """Infinite at every order."""
+        return np.full(len(orders), math.inf)
+
+
+@dataclass(frozen=True)
 class Composed:
     """Several events, one after another; later questions may depend on earlier answers."""
 
@@ -143,11 +159,12 @@ class Repeated:
             raise ValueError(f"times is {self.times!r}; an event is repeated at least once")
 
 
-Release = SkellamRelease | SkellamNormRelease
+Release = SkellamRelease | SkellamNormRelease | Unprotected
 Event = Release | Composed | Repeated
-_KINDS: dict[str, type[SkellamRelease] | type[SkellamNormRelease]] = {
+_KINDS: dict[str, type[Release]] = {
     "skellam": SkellamRelease,
     "skellam-norms": SkellamNormRelease,
+    "unprotected": Unprotected,
 }
 
 
@@ -182,18 +199,18 @@ def from_json(data: Mapping[str, Any]) -> Event:
     >>> from_json(to_json(vote)) == vote
     True
     """
-    fields = dict(data)
-    kind = fields.pop("kind", None)
+    given = dict(data)
+    kind = given.pop("kind", None)
     if kind == "composed":
-        return Composed(tuple(from_json(part) for part in fields["events"]))
+        return Composed(tuple(from_json(part) for part in given["events"]))
     if kind == "repeated":
-        return Repeated(from_json(fields["event"]), int(fields["times"]))
+        return Repeated(from_json(given["event"]), int(given["times"]))
     if kind not in _KINDS:
         allowed = ", ".join(sorted([*_KINDS, "composed", "repeated"]))
         raise ValueError(f"event kind is {kind!r}; known kinds are {allowed}")
-    if "shifts" in fields:
-        fields["shifts"] = tuple((int(d), int(n)) for d, n in fields["shifts"])
-    return _KINDS[kind](**fields)
+    if "shifts" in given:
+        given["shifts"] = tuple((int(d), int(n)) for d, n in given["shifts"])
+    return _KINDS[kind](**given)
 
 
 def compose(events: Iterable[Event]) -> Event:

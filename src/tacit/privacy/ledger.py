@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import sqlite3
@@ -127,13 +128,8 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
-        with _transaction(_connect(draft)) as connection:
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute("INSERT INTO federation VALUES (?, ?)", (federation, _now()))
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-            _append(connection, "budget", _budget_body(budget, "as created"))
+        connection = _connect(draft)
+        _fill(connection, federation, budget)
         connection.close()
         try:
             os.link(draft, path)  # unlike a rename, refuses to replace what a rival just made
@@ -143,6 +139,16 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             draft.unlink()
         _sync_folder(path.parent)
         return cls(path)
+
+    @classmethod
+    def in_memory(cls, federation: str, budget: Budget) -> Ledger:
+        """A ledger that ends with the process: for clients that are simulated and end with it."""
+        _check_name(federation)
+        ledger = object.__new__(cls)
+        ledger.path = Path(":memory:")
+        ledger._connection = sqlite3.connect(":memory:", isolation_level=None)
+        _fill(ledger._connection, federation, budget)
+        return ledger
 
     @classmethod
     def of(cls, federation: str, budget: Budget) -> Ledger:
@@ -176,10 +182,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     def total(self) -> Guarantee:
         """The lifetime total at the budget's delta."""
         budget = self.budget
-        events = [charge.event for charge in self.charges()]
-        if not events:
-            return Guarantee(0.0, budget.delta, "nothing spent")
-        return spent(compose(events), budget.delta)
+        return spent(compose(charge.event for charge in self.charges()), budget.delta)
 
     def charge(self, event: Event, label: str, run: str) -> Charge:
         """Spend, durably, or refuse. Ask only after this has returned.
@@ -188,15 +191,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             BudgetExceeded: when the lifetime total would exceed the budget; nothing is written.
         """
         with _transaction(self._connection) as connection:
-            budget = self.budget
-            earlier = [charge.event for charge in self.charges()]
-            total = spent(compose([*earlier, event]), budget.delta)
-            if total.epsilon > budget.epsilon:
-                raise BudgetExceeded(
-                    f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
-                    f"{budget.epsilon:g} at delta {budget.delta:g}; ask fewer questions, add "
-                    "noise or raise the budget"
-                )
+            budget, total = self.budget, self.check(event, label)
             body = {
                 "run": run,
                 "label": label,
@@ -207,6 +202,23 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             }
             line = _append(connection, "charge", body)
         return _charge(*line)
+
+    def check(self, event: Event, label: str) -> Guarantee:
+        """What the total would be, or :class:`BudgetExceeded`; nothing is written."""
+        budget = self.budget
+        earlier = [charge.event for charge in self.charges()]
+        total = spent(compose([*earlier, event]), budget.delta)
+        if total.epsilon > budget.epsilon:
+            raise BudgetExceeded(
+                f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
+                f"{budget.epsilon:g} at delta {budget.delta:g}; ask fewer questions, add "
+                "noise or raise the budget"
+            )
+        return total
+
+    def knows(self, run: str) -> bool:
+        """Whether anything was ever charged for this run."""
+        return any(charge.run == run for charge in self.charges())
 
     def amend(self, budget: Budget, reason: str) -> None:
         """Set another budget from now on; the old one and the reason stay on record."""
@@ -288,6 +300,16 @@ def _check_name(federation: str) -> None:
             f"federation is {federation!r}; allowed are 1 to 100 letters, digits, dots, dashes and "
             "underscores, beginning with a letter or digit"
         )
+
+
+def _fill(connection: sqlite3.Connection, federation: str, budget: Budget) -> None:
+    with _transaction(connection):
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO federation VALUES (?, ?)", (federation, _now()))
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+        _append(connection, "budget", _budget_body(budget, "as created"))
 
 
 def line_json(charge: Charge) -> dict[str, Any]:
@@ -383,7 +405,7 @@ def _budget_body(budget: Budget, reason: str) -> dict[str, Any]:
 
 def _agree(stored: Guarantee, recomputed: Guarantee) -> bool:
     # Other versions of NumPy or SciPy may differ in the last digits.
-    close = abs(stored.epsilon - recomputed.epsilon) <= 1e-6 * recomputed.epsilon
+    close = math.isclose(stored.epsilon, recomputed.epsilon, rel_tol=1e-6)
     return close and (stored.delta, stored.unit, stored.relation) == (
         recomputed.delta,
         recomputed.unit,

@@ -1,0 +1,1 @@
+"""Secure sums: the server learns a total and nothing else."""

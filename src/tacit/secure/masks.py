@@ -1,0 +1,470 @@
+"""The masked sum: sealed vectors look random one by one and add up to the total.
+
+Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017), on
+the sparse graph of Bell et al. (2020; :mod:`tacit.secure.graph`). Every client adds to its vector a
+mask of its own and, for every neighbour, a mask they agreed on that one of them adds and the other
+subtracts. Secrets are shared among the neighbours: of a survivor they give back its own mask, of a
+drop-out its side of the agreed masks, never both, so that exactly the survivors' sum opens.
+
+==========  ==================================  ================================================
+stage       the server sends                    a client answers
+==========  ==================================  ================================================
+advertise   (the question)                      two X25519 keys, a commitment, a signature
+reveal      all adverts (above 64 clients)      what it committed to: joint randomness
+share       all adverts and reveals             shares of its secrets, sealed to its neighbours
+seal        the shares sealed for it            its masked vector
+confirm     who survived (with a roster)        a signature over that list
+open        who survived, with signatures       shares: survivors' own masks, drop-outs' keys
+==========  ==================================  ================================================
+
+*What the server learns.* Let H be the honest survivors. A mask between two of H comes from a secret
+that neither server nor colluders can recover, and the graph on H is connected. So the sealed
+vectors of H are (pseudo-)random subject to their sum: a spanning tree of masks carries any
+difference between two inputs of equal sum. The rest of the view does not depend on the vectors.
+Hence the whole view can be rebuilt from the sum, and the vectors carry their noise before the
+protocol starts, so the sum is what the accounting prices. Without a roster this holds against a
+server that follows the protocol. With one, keys cannot be swapped, and a list of survivors opens
+only when so many signed it that two such lists would share an honest signer; so one list at most
+opens, and no secret of it opens twice. Above 64 clients one assumption about the server remains:
+it does not choose *who drops out* by looking at the graph. (The graph itself it can have redrawn
+three times at most, which multiplies the failure chance by four.)
+
+The client's half is pure steps over explicit states; a request that comes twice, too early or for
+another session finds no step. Written by hand because no library on PyPI sums integers this way
+without clipping them (Flower's SecAgg+ also seeds its masks with 28 bits only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from tacit.privacy.skellam import IntArray
+from tacit.secure import crypto, shamir
+from tacit.secure.graph import neighbours, ring, wiring
+from tacit.secure.messages import (
+    Advert,
+    Advertised,
+    Adverts,
+    Again,
+    Confirmation,
+    Confirmed,
+    Delivery,
+    Done,
+    Masked,
+    Opened,
+    Opening,
+    Reply,
+    Request,
+    Reveal,
+    Revealed,
+    Sealed,
+    Setup,
+    Shared,
+    Shares,
+    State,
+    Survivors,
+    pack,
+    unpack_reply,
+    unpack_request,
+    unpack_state,
+)
+from tacit.secure.protocol import Ask, Refused, Round, Step, TooFewClients, Total
+from tacit.secure.roster import Identity, Roster
+from tacit.secure.setup import (
+    Members,
+    advert_text,
+    checked_members,
+    commit,
+    expanded,
+    is_signed,
+    joint_seed,
+    own_mask,
+    packed,
+    setup_digest,
+    survivors_text,
+)
+
+MOST_ATTEMPTS = 4
+"""How often a graph may be drawn in one session because a client did not reveal its part."""
+
+ReplyType = TypeVar("ReplyType")
+
+
+@dataclass(frozen=True)
+class MaskedParticipant:
+    """One client's half of one round, configured by the client itself, not by the wire."""
+
+    around: Round
+    me: int
+    identity: Identity | None = None
+    roster: Roster | None = None
+
+    def begin(self, vector: IntArray) -> Step:
+        """Fix the vector, which carries its noise already, and advertise keys."""
+        if vector.shape != (self.around.length,):
+            raise ValueError(f"the vector has shape {vector.shape}, not ({self.around.length},)")
+        state, advert = self._advertise(0, self.around.residues(vector))
+        return Step(pack(state), pack(advert))
+
+    def step(self, state: bytes, request: bytes) -> Step:
+        """Answer one request, or raise :class:`Refused` and leave everything as it was."""
+        following, reply = self._step(unpack_state(state), unpack_request(request))
+        return Step(pack(following), pack(reply), releases=isinstance(reply, Sealed))
+
+    def _step(self, state: State, request: Request) -> tuple[State, Reply]:
+        match state, request:
+            case Advertised() | Revealed(), Again():
+                return self._advertise_again(state, request)
+            case Advertised(), Adverts():
+                return self._reveal(state, request)
+            case Advertised() | Revealed(), Setup():
+                return self._share(state, request)
+            case Shared(), Delivery():
+                return self._seal(state, request)
+            case Masked(), Survivors() if self.roster:
+                return self._confirm(state, request)
+            case Confirmed(), Opening():
+                return self._open_confirmed(state, request)
+            case Masked(), Opening() if not self.roster:
+                self._check_survivors(state, request.clients)
+                return Done(), _opened(state, request.clients)
+        raise Refused(
+            f"the message {type(request).__name__!r} does not follow {type(state).__name__!r}; "
+            "messages come once and in order"
+        )
+
+    def _advertise(self, attempt: int, vector: bytes) -> tuple[Advertised, Advert]:
+        cipher_secret, mask_secret = crypto.fresh(), crypto.fresh()
+        randomness = crypto.fresh() if self.around.draws_graph else b""
+        keys = crypto.public_key(cipher_secret), crypto.public_key(mask_secret)
+        commitment = commit(randomness) if randomness else b""
+        text = advert_text(self.around, attempt, self.me, *keys, commitment)
+        signature = self.identity.sign(text) if self.identity else b""
+        advert = Advert(self.me, *keys, commitment, signature)
+        return Advertised(attempt, cipher_secret, mask_secret, randomness, advert, vector), advert
+
+    def _advertise_again(
+        self, state: Advertised | Revealed, request: Again
+    ) -> tuple[Advertised, Advert]:
+        before = state.advertised if isinstance(state, Revealed) else state
+        if not self.around.draws_graph or not before.attempt < request.attempt < MOST_ATTEMPTS:
+            raise Refused(
+                f"attempt {request.attempt} of the set-up; allowed is one after {before.attempt} "
+                f"and below {MOST_ATTEMPTS}"
+            )
+        return self._advertise(request.attempt, before.vector)
+
+    def _reveal(self, state: Advertised, request: Adverts) -> tuple[Revealed, Reveal]:
+        members = self._members(state, request.adverts)
+        return Revealed(state, members.digest), Reveal(state.randomness)
+
+    def _share(self, state: Advertised | Revealed, request: Setup) -> tuple[Shared, Shares]:
+        keys = state.advertised if isinstance(state, Revealed) else state
+        members = self._members(keys, request.adverts)
+        if self.around.draws_graph and (
+            not isinstance(state, Revealed) or state.adverts_digest != members.digest
+        ):
+            raise Refused("the adverts are not those for which the randomness was revealed")
+        seed = joint_seed(members, request.reveals, draws_graph=self.around.draws_graph)
+        wired = wiring(self.around.participation, len(members.clients))
+        near = neighbours(ring(seed, members.clients), wired.degree, self.me)
+        self_seed = crypto.fresh()
+        holders = (*near, self.me)
+        self_shares = shamir.split(self_seed, holders, wired.share_threshold)
+        key_shares = shamir.split(keys.mask_secret, holders, wired.share_threshold)
+        box_keys, mask_keys = {}, {}
+        for other in near:
+            advert = members.adverts[other]
+            box_keys[other] = self._agree(keys.cipher_secret, advert.cipher_key, b"box")
+            mask_keys[other] = self._agree(keys.mask_secret, advert.mask_key, b"mask")
+        boxes = {
+            other: crypto.seal(
+                box_keys[other],
+                self_shares[other] + key_shares[other],
+                self._box_context(self.me, other),
+            )
+            for other in near
+        }
+        shared = Shared(
+            setup_digest=setup_digest(members, seed),
+            members=members.clients,
+            self_seed=self_seed,
+            box_keys=box_keys,
+            mask_keys=mask_keys,
+            own_shares=(self_shares[self.me], key_shares[self.me]),
+            vector=keys.vector,
+        )
+        return shared, Shares(boxes)
+
+    def _seal(self, state: Shared, request: Delivery) -> tuple[Masked, Sealed]:
+        sharers = _checked_list("sharers", request.sharers, state.members, self.me)
+        self._check_enough("sharers", sharers)
+        if request.boxes.keys() != state.box_keys.keys() & set(sharers):
+            # Masks left out on purpose would cut the graph and open smaller sums.
+            raise Refused("shares of some neighbour were withheld, or came from no neighbour")
+        held = {self.me: state.own_shares}
+        for other, box in request.boxes.items():
+            held[other] = self._unseal(state.box_keys[other], box, other)
+        vector = np.frombuffer(state.vector, self.around.word)
+        masked = vector + own_mask(self.around, state.self_seed)
+        for other in request.boxes:
+            mask = expanded(self.around, state.mask_keys[other])
+            masked = masked + mask if self.me < other else masked - mask
+        return Masked(state.setup_digest, sharers, held), Sealed(masked.tobytes())
+
+    def _confirm(self, state: Masked, request: Survivors) -> tuple[Confirmed, Confirmation]:
+        self._check_survivors(state, request.clients)
+        if self.identity is None:
+            raise Refused("this client has no key to sign with")
+        text = survivors_text(self.around, state.setup_digest, state.sharers, request.clients)
+        return Confirmed(state, request.clients), Confirmation(self.identity.sign(text))
+
+    def _open_confirmed(self, state: Confirmed, request: Opening) -> tuple[Done, Opened]:
+        if request.clients != state.survivors:
+            raise Refused("the survivors are not those that this client confirmed")
+        if not request.signatures.keys() <= set(state.survivors):
+            raise Refused("a signature comes from a client that did not survive")
+        masked = state.masked
+        text = survivors_text(self.around, masked.setup_digest, masked.sharers, state.survivors)
+        if self.roster is None or not all(
+            self.roster.confirms(client, text, signature)
+            for client, signature in request.signatures.items()
+        ):
+            raise Refused("a signature over the survivors does not belong to the roster's key")
+        if len(request.signatures) < self.around.threshold:
+            raise Refused(
+                f"{len(request.signatures)} clients signed the survivors; needed are "
+                f"{self.around.threshold}"
+            )
+        return Done(), _opened(masked, state.survivors)
+
+    def _check_survivors(self, state: Masked, survivors: tuple[int, ...]) -> None:
+        self._check_enough(
+            "survivors", _checked_list("survivors", survivors, state.sharers, self.me)
+        )
+
+    def _check_enough(self, name: str, clients: Sequence[int]) -> None:
+        if len(clients) < self.around.threshold:
+            raise Refused(
+                f"there are {len(clients)} {name}; below {self.around.threshold} the noise or the "
+                "majority would not suffice, so nothing opens"
+            )
+
+    def _members(self, state: Advertised, adverts: bytes) -> Members:
+        members = checked_members(adverts, self.around, state.attempt, self.roster)
+        if members.adverts.get(self.me) != state.advert:
+            raise Refused("this client's own keys were altered or left out")
+        return members
+
+    def _agree(self, secret: bytes, public: bytes, purpose: bytes) -> bytes:
+        try:
+            return crypto.derive(crypto.agree(secret, public), purpose, self.around.session)
+        except ValueError:
+            raise Refused("a client's public key is not a valid X25519 key") from None
+
+    def _box_context(self, sender: int, receiver: int) -> bytes:
+        return self.around.describe() + f" {sender} {receiver}".encode()
+
+    def _unseal(self, key: bytes, box: bytes, sender: int) -> tuple[bytes, bytes]:
+        try:
+            text = crypto.unseal(key, box, self._box_context(sender, self.me))
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        if len(text) != 2 * shamir.SHARE_BYTES:
+            raise Refused("a sealed box does not hold two shares")
+        return text[: shamir.SHARE_BYTES], text[shamir.SHARE_BYTES :]
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """The server's half; it holds no secret, so any client could take its part.
+
+    With a roster it leaves out whoever does not sign properly, before others would refuse.
+    """
+
+    roster: Roster | None = None
+    name: str = "masks"
+
+    def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
+        """Open the sum, or raise :class:`TooFewClients`; nothing else is ever learned."""
+        asking = _Asking(around, ask)
+        adverts, attempt = self._valid_adverts(around, 0, first), 0
+        reveals: dict[int, bytes] = {}
+        while around.draws_graph:
+            request = Adverts(packed(adverts))
+            answered = asking.some(
+                "reveal",
+                dict.fromkeys(adverts, request),
+                Reveal,
+                partial(_reveals, adverts),
+            )
+            reveals = {client: reply.randomness for client, reply in answered.items()}
+            if reveals.keys() == adverts.keys():
+                break
+            attempt += 1
+            if attempt == MOST_ATTEMPTS:
+                raise TooFewClients("reveal", len(reveals), len(adverts))
+            asking.check_enough("reveal", reveals)
+            first = ask("advertise", dict.fromkeys(reveals, pack(Again(attempt))))
+            adverts = self._valid_adverts(around, attempt, first)
+        return self._open(around, asking, adverts, reveals)
+
+    def _open(
+        self, around: Round, asking: _Asking, adverts: dict[int, Advert], reveals: dict[int, bytes]
+    ) -> Total:
+        members = Members.of(packed(adverts), adverts)
+        drawn = tuple(reveals[client] for client in members.clients) if reveals else ()
+        seed = joint_seed(members, drawn, draws_graph=around.draws_graph)
+        wired = wiring(around.participation, len(members.clients))
+        order = ring(seed, members.clients)
+        near = {client: neighbours(order, wired.degree, client) for client in members.clients}
+
+        setup = Setup(packed(adverts), drawn)
+        shares = asking.enough(
+            "share",
+            dict.fromkeys(members.clients, setup),
+            Shares,
+            lambda client, reply: set(reply.boxes) == set(near[client]),
+        )
+        sharers = tuple(sorted(shares))
+        deliveries = {
+            client: Delivery(
+                sharers,
+                {other: shares[other].boxes[client] for other in near[client] if other in shares},
+            )
+            for client in shares
+        }
+        sealed = asking.enough(
+            "seal",
+            deliveries,
+            Sealed,
+            lambda _client, reply: len(reply.vector) == around.vector_bytes,
+        )
+        survivors = tuple(sorted(sealed))
+        text = survivors_text(around, setup_digest(members, seed), sharers, survivors)
+        signatures = self._confirmations(asking, text, survivors)
+        opening = Opening(survivors, signatures)
+        opened = asking.some("open", dict.fromkeys(signatures or survivors, opening), Opened)
+        self_shares = {holder: reply.self_shares for holder, reply in opened.items()}
+        key_shares = {holder: reply.key_shares for holder, reply in opened.items()}
+
+        value = np.zeros(around.length, around.word)
+        for reply in sealed.values():
+            value = value + np.frombuffer(reply.vector, around.word)
+        for client in survivors:
+            seed = _recovered(client, self_shares, wired.share_threshold)
+            value = value - own_mask(around, seed)
+        for client in sorted(shares.keys() - sealed.keys()):
+            secret = _recovered(client, key_shares, wired.share_threshold)
+            for other in near[client]:
+                if other not in sealed:
+                    continue
+                agreed = crypto.agree(secret, adverts[other].mask_key)
+                mask = expanded(around, crypto.derive(agreed, b"mask", around.session))
+                value = value - mask if other < client else value + mask
+        return Total(around.integers(value.tobytes()), survivors)
+
+    def _confirmations(
+        self, asking: _Asking, text: bytes, survivors: tuple[int, ...]
+    ) -> dict[int, bytes]:
+        if self.roster is None:
+            return {}
+        roster = self.roster
+        confirmed = asking.enough(
+            "confirm",
+            dict.fromkeys(survivors, Survivors(survivors)),
+            Confirmation,
+            lambda client, reply: roster.confirms(client, text, reply.signature),
+        )
+        return {client: reply.signature for client, reply in confirmed.items()}
+
+    def _valid_adverts(
+        self, around: Round, attempt: int, replies: Mapping[int, bytes]
+    ) -> dict[int, Advert]:
+        found = {client: unpack_reply(Advert, reply) for client, reply in sorted(replies.items())}
+        adverts = {
+            client: advert
+            for client, advert in found.items()
+            if advert is not None
+            and advert.client == client
+            and (self.roster is None or is_signed(around, attempt, advert, self.roster))
+        }
+        if len(adverts) < around.threshold:
+            raise TooFewClients("advertise", len(adverts), around.threshold)
+        return adverts
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """Typed questions: a malformed or invalid reply counts as none."""
+
+    around: Round
+    ask: Ask
+
+    def some(
+        self,
+        stage: str,
+        requests: Mapping[int, Request],
+        kind: type[ReplyType],
+        valid: Callable[[int, ReplyType], bool] = lambda _client, _reply: True,
+    ) -> dict[int, ReplyType]:
+        once = {id(request): pack(request) for request in requests.values()}
+        replies = self.ask(stage, {c: once[id(request)] for c, request in requests.items()})
+        found = {client: unpack_reply(kind, reply) for client, reply in sorted(replies.items())}
+        return {
+            client: reply
+            for client, reply in found.items()
+            if reply is not None and client in requests and valid(client, reply)
+        }
+
+    def enough(
+        self,
+        stage: str,
+        requests: Mapping[int, Request],
+        kind: type[ReplyType],
+        valid: Callable[[int, ReplyType], bool] = lambda _client, _reply: True,
+    ) -> dict[int, ReplyType]:
+        replies = self.some(stage, requests, kind, valid)
+        self.check_enough(stage, replies)
+        return replies
+
+    def check_enough(self, stage: str, replies: Mapping[int, object]) -> None:
+        if len(replies) < self.around.threshold:
+            raise TooFewClients(stage, len(replies), self.around.threshold)
+
+
+def _checked_list(
+    name: str, clients: tuple[int, ...], among: Sequence[int], me: int
+) -> tuple[int, ...]:
+    if list(clients) != sorted(set(clients)) or not set(clients) <= set(among):
+        raise Refused(f"the {name} are not a sorted list of different clients of this round")
+    if me not in clients:
+        raise Refused(f"the {name} lack this client, which did its part")
+    return clients
+
+
+def _reveals(adverts: Mapping[int, Advert], client: int, reply: Reveal) -> bool:
+    return commit(reply.randomness) == adverts[client].commitment
+
+
+def _opened(state: Masked, survivors: Sequence[int]) -> Opened:
+    """One kind of share a client: the own mask of a survivor, the mask key of a drop-out."""
+    alive = set(survivors)
+    return Opened(
+        self_shares={client: held[0] for client, held in state.held.items() if client in alive},
+        key_shares={client: held[1] for client, held in state.held.items() if client not in alive},
+    )
+
+
+def _recovered(
+    client: int, shares: Mapping[int, Mapping[int, bytes]], share_threshold: int
+) -> bytes:
+    given = {holder: held[client] for holder, held in shares.items() if client in held}
+    if len(given) < share_threshold:
+        raise TooFewClients("open", len(given), share_threshold)
+    return shamir.recover(given, share_threshold)

@@ -1,0 +1,147 @@
+"""What every secure sum is: a client's half of explicit steps, and a server's half that asks.
+
+The client's half is pure. It maps a state and a request to the next state and a reply, all of them
+bytes, so any channel can carry it and any store can keep it. A step says whether its reply releases
+the vector, so that the caller can charge its ledger before the reply leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.skellam import IntArray, reach
+from tacit.secure.graph import COMPLETE_UP_TO
+
+WRAP_CHANCE = 2.0**-60
+
+Ask = Callable[[str, Mapping[int, bytes]], Mapping[int, bytes]]
+"""Carry one request to each of some clients, at a named stage; whoever is missing dropped out."""
+
+
+class Refused(Exception):
+    """A client does not take this step; the reason tells nothing about its data."""
+
+
+class TooFewClients(Exception):
+    """The sum was given up, and nothing was released."""
+
+    def __init__(self, stage: str, answered: int, needed: int) -> None:
+        super().__init__(
+            f"only {answered} clients answered at the stage {stage!r}; {needed} are needed, so the "
+            "run was given up and nothing was released: ask again when more clients are there, or "
+            "plan with a larger drop-out"
+        )
+
+
+@dataclass(frozen=True)
+class Round:
+    """What both sides know about one sum, each from its own configuration.
+
+    ``bits`` is 32 or 64: the least in which the sum wraps with a chance below 2^-60. Noise is never
+    clipped to fit.
+    """
+
+    session: bytes
+    participation: Participation
+    length: int
+    bits: int
+
+    @classmethod
+    def of(cls, session: bytes, mechanism: SkellamMechanism) -> Round:
+        """The round for the sum that a mechanism protects."""
+        bound = mechanism.bound
+        return cls(session, mechanism.participation, bound.length, modulus_bits(mechanism))
+
+    @property
+    def threshold(self) -> int:
+        """The fewest survivors whose sum may open."""
+        return self.participation.threshold
+
+    @property
+    def draws_graph(self) -> bool:
+        """Whether there are too many clients for all of them to be neighbours."""
+        return self.participation.clients > COMPLETE_UP_TO
+
+    @property
+    def word(self) -> np.dtype[Any]:
+        """Unsigned, little-endian; NumPy's arithmetic on it is modulo 2^bits."""
+        return np.dtype(f"<u{self.bits // 8}")
+
+    @property
+    def vector_bytes(self) -> int:
+        """The size of one sealed vector."""
+        return self.length * self.bits // 8
+
+    def residues(self, vector: IntArray) -> bytes:
+        """Integers as residues modulo 2^bits."""
+        return vector.astype(self.word).tobytes()
+
+    def integers(self, residues: bytes) -> IntArray:
+        """The integers nearest to zero with these residues."""
+        return np.frombuffer(residues, f"<i{self.bits // 8}").astype(np.int64)
+
+    def describe(self) -> bytes:
+        """Everything that signatures bind a message to."""
+        p = self.participation
+        return f"{p.clients} {p.dropout!r} {p.colluding!r} {self.length} {self.bits} ".encode() + (
+            self.session
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a client's step comes to."""
+
+    state: bytes
+    reply: bytes
+    releases: bool = False
+
+
+@dataclass(frozen=True)
+class Total:
+    """An opened sum, and whose vectors are in it."""
+
+    value: IntArray
+    survivors: tuple[int, ...]
+
+
+class Participant(Protocol):
+    """The client's half."""
+
+    def begin(self, vector: IntArray) -> Step:
+        """Fix the vector, which carries its noise already."""
+
+    def step(self, state: bytes, request: bytes) -> Step:
+        """Answer one request, or raise :class:`Refused` and leave everything as it was."""
+
+
+class SecureSum(Protocol):
+    """The server's half."""
+
+    name: str
+
+    def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
+        """Open the sum from the clients' first replies and further questions.
+
+        Raises:
+            TooFewClients: when fewer than the round's threshold are left; nothing was released.
+        """
+
+
+def modulus_bits(mechanism: SkellamMechanism) -> int:
+    """32 or 64: whichever first holds the sum with all its noise except with chance 2^-60."""
+    clients = mechanism.participation.clients
+    log_chance = math.log(WRAP_CHANCE / (2 * mechanism.bound.length))
+    largest = clients * mechanism.bound.largest + reach(mechanism.delivered_variance, log_chance)
+    for bits in (32, 64):
+        if largest < 2 ** (bits - 1):
+            return bits
+    raise ValueError(
+        f"the sum can reach {largest}, beyond 64 bits; use a coarser quantisation or fewer clients"
+    )
