@@ -1,18 +1,27 @@
-# make env       .venv with every extra; runs nothing
+# make tune      the main job: a private vote on digits, with its report
 # make test      every fast check: lint, types, doctests, tests
 # make test-all  the slow tier too
+# make env       .venv with every extra; runs nothing
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+FOR_USE := .venv/.for-use
+FOR_WORK := .venv/.for-work
 
-.PHONY: env test test-all lint clean
+.PHONY: tune env test test-all lint clean
 
-env: $(INSTALLED)
+tune: $(FOR_USE)
+	$(BIN)/tacit tune
 
-$(INSTALLED): pyproject.toml constraints.txt
+env: $(FOR_WORK)
+
+$(FOR_USE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
+	$(PIP) --editable '.[torch]'
+	touch $@
+
+$(FOR_WORK): $(FOR_USE)
+	$(PIP) --editable '.[dev]'
 	touch $@
 
 lint: env

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,111 @@ def test_bench_votes_writes_json_and_plot(tmp_path: Path) -> None:
     assert wrong.returncode == both.returncode == 2
     assert "repetitions is 0" in wrong.stderr
     assert "--quick and --repetitions 7; allowed is one" in both.stderr
+
+
+SMALL = (
+    *("--set", "federation.clients=12"),
+    *("--set", "search.candidates=12"),
+    *("--set", "search.votes=2"),
+    *("--set", "task.score_epochs=2"),
+    *("--set", "task.train_rounds=2"),
+)
+
+
+def test_tune_fills_its_folder_and_prints_the_promised_json(tmp_path: Path) -> None:
+    done = tacit("tune", *SMALL, "--out", tmp_path / "run", "--json", "--seed", 7)
+    found = document(done)
+    assert done.stderr == ""
+    assert found == json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["method"] == "vote"
+    assert found["config"] in found["candidates"]
+    assert len(found["tally"]) == len(found["candidates"]) == 12
+    assert found["clients"] == {"asked": 12, "answered": 12, "dropped": 0}
+    assert 0 < found["privacy"]["epsilon"] <= 1
+    assert {"delta", "unit", "relation", "mechanism", "required_variance"} < set(found["privacy"])
+    assert {"delivered_variance", "dropout", "colluding", "accounting"} < set(found["privacy"])
+    for words in ("choice of hyperparameters", "public test split", "must not depend on the data"):
+        assert words in found["privacy"]["covers"]
+    assert 0 <= found["accuracy"] <= 1
+    assert {"evaluate", "share", "seal", "confirm", "open", "train"} == set(found["seconds"])
+    plan = tomllib.loads((tmp_path / "run" / "plan.toml").read_text())
+    assert plan["search"]["seed"] == 7
+    assert plan["federation"]["clients"] == 12
+    extract = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert [line["label"] for line in extract["lines"]] == ["vote"]
+    assert "</html>" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "model.npz").exists()
+
+    again = tacit("tune", tmp_path / "run" / "plan.toml", "--out", tmp_path / "second", "--json")
+    assert document(again)["candidates"] == found["candidates"]
+    taken = tacit("tune", *SMALL, "--out", tmp_path / "run")
+    assert taken.returncode == 2
+    assert "holds a run already" in taken.stderr
+
+
+def test_tune_tells_people_what_was_chosen_and_what_it_cost(tmp_path: Path) -> None:
+    done = tacit("tune", *SMALL, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    for words in ("Chosen", "learning_rate = ", "12 answered", "ε = ", "Accuracy", "report.html"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "search.vote=3"), "search.vote is not a key; allowed are"),
+        (("--set", "privacy.epsilon=0"), "privacy.epsilon is 0; allowed is a number"),
+        (("--set", "federation.clients=500"), "500"),
+        (("--set", "search.method=opt"), "sends answers in clear"),
+        (("--seed", "x"), "found 'x'; allowed is a whole number"),
+        (("missing.toml",), "missing.toml"),
+    ],
+)
+def test_tune_refuses_wrong_input_in_a_sentence(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    done = tacit("tune", *arguments, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def test_a_named_federation_cannot_spend_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACIT_HOME", str(tmp_path / "home"))
+    named = (*SMALL, "--set", "federation.name=clinics", "--set", "task.train_rounds=0")
+    assert tacit("tune", *named, "--out", tmp_path / "first").returncode == 0
+    second = tacit("tune", *named, "--out", tmp_path / "second")
+    assert second.returncode == 2
+    assert "'vote' would bring epsilon to" in second.stderr
+
+
+@pytest.mark.parametrize("method", ["random-guess", "opt", "mean-of-winners"])
+def test_baselines_run_and_say_what_they_cost(method: str, tmp_path: Path) -> None:
+    found = document(
+        tacit(
+            *("tune", *SMALL, "--out", tmp_path / "run", "--json"),
+            *("--set", f"search.method={method}", "--set", "privacy.epsilon=inf"),
+        )
+    )
+    assert found["method"] == method
+    assert found["privacy"]["epsilon"] == (0 if method == "random-guess" else "inf")
+    assert found["tally"] is None
+    assert 0 <= found["accuracy"] <= 1
+
+
+def test_plan_prints_the_graph_of_the_secure_sum() -> None:
+    for clients, dropout, degree in (
+        (250, 0.1, 36),
+        (250, 0.2, 70),
+        (1000, 0.1, 46),
+        (1000, 0.2, 98),
+    ):
+        assert document(plan(clients=clients, dropout=dropout))["degree"] == degree
+    options = [
+        part for key, value in {**PLAN, "clients": 250}.items() for part in (f"--{key}", value)
+    ]
+    shown = " ".join(tacit("plan", *options).stdout.split())
+    assert "36 neighbours a client (random graph), 20 of them recover a secret" in shown

@@ -1,3 +1,31 @@
-"""Private hyperparameter tuning for federated learning, with the exact price."""
+"""Private hyperparameter tuning for federated learning, with the exact price.
+
+>>> import tacit
+>>> tacit.Budget(epsilon=1.0, delta=1e-5)
+Budget(epsilon=1.0, delta=1e-05)
+"""
+
+from tacit.privacy.accounting import Budget
+from tacit.privacy.ledger import Ledger
+from tacit.result import Result
+from tacit.space import Choice, Float, Int, Space
+from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
+from tacit.tuners.voting import Vote
+from tacit.tuning import tune
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Budget",
+    "Choice",
+    "Float",
+    "Int",
+    "Ledger",
+    "MeanOfWinners",
+    "Opt",
+    "RandomGuess",
+    "Result",
+    "Space",
+    "Vote",
+    "tune",
+]

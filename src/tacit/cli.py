@@ -1,4 +1,4 @@
-"""The command line: ``tacit plan``, ``tacit ledger`` and ``tacit bench``.
+"""The command line: ``tacit tune``, ``tacit plan``, ``tacit ledger`` and ``tacit bench``.
 
 Bad input ends with exit code 2 and a sentence on standard error; ``--json`` prints one JSON
 document on standard output and nothing else there.
@@ -6,27 +6,41 @@ document on standard output and nothing else there.
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 import tacit
+from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
-from tacit.bench.journal import write_whole
+from tacit.federation import EvaluationFailed
+from tacit.files import json_text, write_whole
+from tacit.plan import Plan as RunPlan
+from tacit.plan import load_plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError, line_json
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import Plan
 from tacit.privacy.planner import plan as make_plan
+from tacit.result import Result
+from tacit.secure.protocol import TooFewClients
 
 POOR_CHANCE = 0.9
 
@@ -72,18 +86,20 @@ def main() -> None:
     """Run the command line; expected errors become one sentence and exit code 2."""
     try:
         app()
-    except (ValueError, LedgerError, BudgetExceeded) as error:
+    except (ValueError, LedgerError, BudgetExceeded, EvaluationFailed, ImportError) as error:
         _fail(str(error))
+    except TooFewClients as error:
+        _fail(str(error), code=3)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")
     except sqlite3.Error as error:
         _fail(f"the ledger could not be read: {error}")
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, code: int = 2) -> NoReturn:
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     console.print(f"tacit: {message}", style="red")
-    sys.exit(2)
+    sys.exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -96,6 +112,52 @@ def version(
     if show:
         typer.echo(f"tacit {tacit.__version__}")
         raise typer.Exit
+
+
+@app.command()
+def tune(
+    plan_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLAN.toml]", help="The plan; default: the digits example."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the plan; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default: a new one in tacit-runs."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            parser=_whole, metavar="N", help="Seed of clients and candidates; noise has none."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a federation choose its hyperparameters privately, then train with the choice.
+
+    Writes plan.toml, ledger.json, result.json, model.npz and report.html to the folder. Exit code
+    3: too many clients dropped out, and nothing was released.
+
+    Example: tacit tune --set privacy.epsilon=0.5 --set federation.clients=100
+    """
+    from tacit import job
+
+    chosen = [*(changes or []), *([] if seed is None else [f"search.seed={seed}"])]
+    planned = load_plan(plan_file, chosen)
+    folder = (
+        out or Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
+    )
+    if not as_json:
+        _print_outlook(planned)
+    with _progress() as progress:
+        result = job.run(planned, folder, _stages(progress))
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        _print_result(result, folder)
 
 
 @app.command()
@@ -162,14 +224,8 @@ def plan(
         f"ε = {epsilon:g}, δ = {delta:g} (per client, replace-one)"
     )
     console.print(_plan_table(planned, participation, good or votes))
-    if planned.success < POOR_CHANCE:
-        console.print(
-            f"[yellow]Warning:[/yellow] even if all clients agree, a good candidate wins only "
-            f"{planned.success:.0%} of the time. More clients help most; then a larger epsilon or "
-            f"fewer candidates."
-        )
-        if planned.recommended_votes != votes:
-            console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")
+    if _warn_if_poor(console, planned) and planned.recommended_votes != votes:
+        console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")
 
 
 @ledger_app.command("create")
@@ -261,7 +317,7 @@ def bench_votes(
             out,
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    write_whole(out / "votes.json", json.dumps(result, indent=1) + "\n")
+    write_whole(out / "votes.json", json_text(result) + "\n")
     write_whole(out / "votes.html", votes_bench.figure(result).to_html(include_plotlyjs=True))
     if as_json:
         _print_json(result)
@@ -269,6 +325,65 @@ def bench_votes(
     console = Console(highlight=False)
     console.print(_votes_table(result))
     console.print(f"{result['seconds']:.0f} s; plot: {out / 'votes.html'}", soft_wrap=True)
+
+
+@bench_app.command("secure-sum")
+def bench_secure_sum(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Up to 250 clients only, in seconds.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
+        "tacit-runs/bench-secure-sum"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Time, memory and bytes of the masked sum for 50 to 1000 clients in one process.
+
+    Continues after a kill. Writes secure-sum.json to the folder.
+    """
+    sizes = secure_sum_bench.QUICK_SIZES if quick else secure_sum_bench.SIZES
+    with _progress() as progress:
+        bar = progress.add_task("sizes", total=len(sizes))
+        result = secure_sum_bench.run(
+            sizes, out, lambda done, total: progress.update(bar, completed=done, total=total)
+        )
+    write_whole(out / "secure-sum.json", json_text(result) + "\n")
+    if as_json:
+        _print_json(result)
+        return
+    table = Table(title=f"One masked sum of {result['candidates']} integers a client, in process")
+    for name in ("clients", "neighbours", "seconds", "peak MB", "up kB", "down kB"):
+        table.add_column(name, justify="right")
+    for point in result["points"]:
+        table.add_row(
+            str(point["clients"]),
+            str(point["degree"]),
+            f"{point['seconds']:.2f}",
+            f"{point['peak_megabytes']:.0f}",
+            f"{point['upload_bytes_per_client'] / 1000:.1f}",
+            f"{point['download_bytes_per_client'] / 1000:.1f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    growth = result["growth"]
+    if growth:
+        console.print(
+            f"From {growth['from_clients']} to {growth['to_clients']} clients: "
+            f"{growth['seconds_ratio']:.1f} times as long; n log n grows "
+            f"{growth['n_log_n_ratio']:.1f} times, the number of links "
+            f"{growth['links_ratio']:.1f} times."
+        )
+
+
+def _warn_if_poor(console: Console, planned: Plan) -> bool:
+    poor = planned.success < POOR_CHANCE
+    if poor:
+        console.print(
+            f"[yellow]Warning:[/yellow] even if all clients agree, a good candidate wins only "
+            f"{planned.success:.0%} of the time. More clients help most; then a larger epsilon or "
+            f"fewer candidates."
+        )
+    return poor
 
 
 def _plan_table(planned: Plan, participation: Participation, good: int) -> Table:
@@ -295,6 +410,12 @@ def _plan_table(planned: Plan, participation: Participation, good: int) -> Table
     )
     table.add_row(
         "Answers needed", f"{planned.threshold} of {participation.clients}, else nothing opens"
+    )
+    kind = "everyone" if planned.degree == participation.clients - 1 else "random graph"
+    table.add_row(
+        "Secure sum",
+        f"{planned.degree} neighbours a client ({kind}), {planned.share_threshold} of them "
+        "recover a secret",
     )
     table.add_row("Upload a client", f"{planned.bytes_per_client / 1000:.1f} kB")
     return table
@@ -380,5 +501,76 @@ def _progress() -> Progress:
     )
 
 
+def _stages(progress: Progress) -> Callable[[str, int, int], None]:
+    """One bar a stage, made when the stage begins and started anew when it is repeated."""
+    bars: dict[str, TaskID] = {}
+
+    def show(stage: str, done: int, total: int) -> None:
+        if stage not in bars:
+            bars[stage] = progress.add_task(stage, total=total)
+        progress.update(bars[stage], completed=done, total=total)
+
+    return show
+
+
+def _print_outlook(planned: RunPlan) -> None:
+    search, terms, clients = planned.search, planned.privacy, planned.federation.clients
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{search.method}[/bold]: {clients} clients, {planned.task.data}, "
+        f"{planned.federation.partition}, {search.candidates} candidates"
+    )
+    if search.method != "vote":
+        return
+    candidates = planned.space.count(search.candidates, search.sampling)
+    priced = make_plan(
+        Participation(clients, terms.dropout, terms.colluding),
+        candidates,
+        search.votes,
+        Budget(terms.epsilon, terms.delta),
+    )
+    console.print(
+        f"{search.votes} votes each, ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, "
+        f"replace-one); if all agree, a good candidate wins {_percent(priced.success)} of the time"
+    )
+    _warn_if_poor(console, priced)
+
+
+def _print_result(result: Result, folder: Path) -> None:
+    console = Console(highlight=False)
+    guarantee = result.privacy.guarantee
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("Chosen", ", ".join(f"{k} = {_short(v)}" for k, v in result.config.items()))
+    if result.tally is not None and result.privacy.delivered_variance:
+        first, second = sorted(result.tally, reverse=True)[:2]
+        sigma = math.sqrt(result.privacy.delivered_variance)
+        table.add_row("Tally", f"{first} against {second} of the runner-up; noise σ = {sigma:.3g}")
+    table.add_row(
+        "Clients",
+        f"{result.asked} asked, {result.answered} answered, "
+        f"{result.asked - result.answered} dropped out",
+    )
+    if result.accuracy is not None:
+        table.add_row("Accuracy", f"{_percent(result.accuracy)} on the public test split")
+    table.add_row(
+        "Cost",
+        f"ε = {_ceiling(guarantee.epsilon)} at δ = {guarantee.delta:g} (per {guarantee.unit}, "
+        f"{guarantee.relation})",
+    )
+    table.add_row("Against", result.privacy.server)
+    table.add_row("Covers", result.privacy.covers)
+    console.print(table)
+    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _ceiling(epsilon: float) -> str:
+    """Four digits, rounded up: a cost is never shown smaller than it is."""
+    return f"{math.ceil(epsilon * 1e4) / 1e4:g}" if math.isfinite(epsilon) else "infinite"
+
+
 def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2))
+    typer.echo(json_text(document))

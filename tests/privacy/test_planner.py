@@ -18,7 +18,6 @@ from tacit.privacy.planner import (
     published_sigma,
     recommend_votes,
     unanimous_votes,
-    upload_bytes,
 )
 
 DELTA = 1e-5
@@ -114,9 +113,11 @@ def test_recommendation_follows_the_number_of_good_candidates() -> None:
     assert recommend_votes(Participation(8), 2, budget) == 1
 
 
-def test_upload_grows_with_candidates_and_clients() -> None:
-    assert upload_bytes(50, 200) - upload_bytes(50, 100) == 800
-    assert upload_bytes(51, 100) > upload_bytes(50, 100)
+def test_the_plan_knows_the_secure_sum() -> None:
+    small, large = (plan(Participation(n), 100, 5, Budget(1.0, 1e-5)) for n in (50, 250))
+    assert (small.degree, small.share_threshold) == (49, 26)
+    assert (large.degree, large.share_threshold) == (36, 20)
+    assert large.bytes_per_client < small.bytes_per_client
 
 
 @pytest.mark.parametrize("good", [0, 100, -3])

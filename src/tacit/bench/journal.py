@@ -41,13 +41,6 @@ class Journal:
             os.fsync(file.fileno())
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once: a kill leaves the old one or the new one, never half of one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(path)
-
-
 def machine() -> dict[str, Any]:
     """The machine a measurement was made on, for its record."""
     import numpy as np

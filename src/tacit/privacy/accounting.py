@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from typing import TYPE_CHECKING
 
-from tacit.privacy.events import Event, Release, SkellamNormRelease, SkellamRelease, Unprotected, releases
+from tacit.privacy.events import (
+    Event,
+    Release,
+    SkellamNormRelease,
+    SkellamRelease,
+    Unprotected,
+    releases,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -102,6 +102,11 @@ class SkellamMechanism:
     required_variance: float
 
     def __post_init__(self) -> None:
+        if not 0 < self.required_variance < math.inf:
+            raise ValueError(
+                f"the required variance is {self.required_variance!r}; allowed is a finite number "
+                "above 0"
+            )
         check_variance(self.share_variance)
         if self.sampling_error > Fraction(SAMPLING_ERROR):
             raise ValueError(

@@ -17,16 +17,12 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.privacy.skellam import FloatArray
+from tacit.secure.graph import wiring
+from tacit.secure.masks import upload_bytes
+from tacit.secure.protocol import modulus_bits
 
 Group = tuple[float, int]
 """Candidates with equally many votes: (votes of each, how many candidates)."""
-
-# One upload of the masked sum: two X25519 keys and a signature; two secret shares sealed for every
-# other client (32 bytes each, nonce and tag); the masked vector; one opened share a client.
-_KEYS_AND_SIGNATURE = 2 * 32 + 64
-_SEALED_SHARES = 2 * 32 + 12 + 16
-_WORD = 8
-_OPENED_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,8 @@ class Plan:
     success_bound: float
     recommended_votes: int
     threshold: int
+    degree: int
+    share_threshold: int
     bytes_per_client: int
 
 
@@ -81,6 +79,7 @@ def plan(
         )
     assumed_good = votes if good is None else good
     mechanism = SkellamMechanism.calibrated(bound, participation, budget)
+    wired = wiring(participation, participation.clients)
     sigma = math.sqrt(mechanism.delivered_variance)
     good_group, bad_group = unanimous_votes(participation.clients, candidates, votes, assumed_good)
     return Plan(
@@ -97,7 +96,9 @@ def plan(
         success_bound=chance_bound([good_group], [bad_group], sigma),
         recommended_votes=recommend_votes(participation, candidates, budget, good),
         threshold=participation.threshold,
-        bytes_per_client=upload_bytes(participation.clients, candidates),
+        degree=wired.degree,
+        share_threshold=wired.share_threshold,
+        bytes_per_client=upload_bytes(participation, candidates, modulus_bits(mechanism)),
     )
 
 
@@ -211,16 +212,6 @@ def recommend_votes(
     spaced = np.geomspace(1, max(1, candidates // 2), 60).round().astype(int).tolist()
     tried: set[int] = {*spaced, *cases}
     return max(sorted(tried), key=merit)
-
-
-def upload_bytes(clients: int, candidates: int) -> int:
-    """What one client sends for one vote through the masked sum, every client a neighbour."""
-    return (
-        _KEYS_AND_SIGNATURE
-        + (clients - 1) * _SEALED_SHARES
-        + candidates * _WORD
-        + clients * _OPENED_SHARE
-    )
 
 
 def _gaussian(sigma: float) -> GaussianNoise:

@@ -43,9 +43,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import IntArray
 from tacit.secure import crypto, shamir
-from tacit.secure.graph import neighbours, ring, wiring
+from tacit.secure.graph import COMPLETE_UP_TO, neighbours, ring, wiring
 from tacit.secure.messages import (
     Advert,
     Advertised,
@@ -74,7 +75,7 @@ from tacit.secure.messages import (
     unpack_state,
 )
 from tacit.secure.protocol import Ask, Refused, Round, Step, TooFewClients, Total
-from tacit.secure.roster import Identity, Roster
+from tacit.secure.roster import SIGNATURE_BYTES, Identity, Roster
 from tacit.secure.setup import (
     Members,
     advert_text,
@@ -288,7 +289,7 @@ class MaskedSum:
     """
 
     roster: Roster | None = None
-    name: str = "masks"
+    name = "masks"
 
     def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
         """Open the sum, or raise :class:`TooFewClients`; nothing else is ever learned."""
@@ -468,3 +469,25 @@ def _recovered(
     if len(given) < share_threshold:
         raise TooFewClients("open", len(given), share_threshold)
     return shamir.recover(given, share_threshold)
+
+
+def upload_bytes(participation: Participation, length: int, bits: int) -> int:
+    """The most one client sends for one sum, with a roster and everybody present.
+
+    Measured on messages of the real form; numbers of clients take the most bytes they can.
+    """
+    wired = wiring(participation, participation.clients)
+    highest = range(participation.clients - 1, participation.clients - 1 - wired.degree, -1)
+    key, share = bytes(crypto.KEY_BYTES), bytes(shamir.SHARE_BYTES)
+    graph = participation.clients > COMPLETE_UP_TO
+    me, signature = participation.clients - 1, bytes(SIGNATURE_BYTES)
+    box = bytes(2 * shamir.SHARE_BYTES + crypto.BOX_OVERHEAD)
+    replies: list[Reply] = [
+        Advert(me, key, key, key if graph else b"", signature),
+        *([Reveal(key)] if graph else []),
+        Shares(dict.fromkeys(highest, box)),
+        Sealed(bytes(length * bits // 8)),
+        Confirmation(signature),
+        Opened(dict.fromkeys((me + 1, *highest), share), {}),
+    ]
+    return sum(len(pack(reply)) for reply in replies)

@@ -39,7 +39,7 @@ class PlainParticipant:
 class PlainSum:
     """The server's half."""
 
-    name: str = "plain"
+    name = "plain"
 
     def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
         """Add up what arrives."""

@@ -124,7 +124,9 @@ class Participant(Protocol):
 class SecureSum(Protocol):
     """The server's half."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """How plans and messages call it."""
 
     def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
         """Open the sum from the clients' first replies and further questions.

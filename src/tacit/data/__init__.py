@@ -1,0 +1,1 @@
+"""Public data sets and the ways to deal them out to clients."""

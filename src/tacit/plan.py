@@ -1,0 +1,259 @@
+"""The plan of a run: a TOML file with five sections, every key checked and explained.
+
+An error names the key, the value found and what is allowed. What a plan leaves out takes the
+default, and the plan as run is written next to the results, complete.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tacit.dense import METRICS, check_names
+from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
+from tacit.space import SAMPLINGS, Space
+
+METHODS = ("vote", "random-guess", "opt", "mean-of-winners")
+DATA = ("digits",)
+PARTITIONS = ("dirichlet", "iid")
+SECURE_SUMS = ("masks", "plain")
+DEFAULT_SPACE: dict[str, Any] = {
+    "learning_rate": {"low": 1e-4, "high": 1.0, "log": True},
+    "decay": {"low": 0.1, "high": 1.0},
+    "momentum": {"low": 0.0, "high": 0.95},
+}
+
+Section = TypeVar("Section")
+
+
+def _one_of(default: str, options: Sequence[str]) -> Any:
+    allowed = " or ".join(repr(option) for option in options)
+    return field(default=default, metadata={"ok": lambda v: v in options, "allowed": allowed})
+
+
+def _whole(default: int, least: int, most: int) -> Any:
+    allowed = f"a whole number from {least} to {most}"
+    return field(default=default, metadata={"ok": lambda v: least <= v <= most, "allowed": allowed})
+
+
+def _number(default: float, least: float, most: float, also: str = "") -> Any:
+    def ok(value: float) -> bool:
+        return least <= value <= most or (bool(also) and value == math.inf)
+
+    allowed = f"a number from {least:g} to {most:g}{also}"
+    return field(default=default, metadata={"ok": ok, "allowed": allowed})
+
+
+def _widths(default: tuple[int, ...]) -> Any:
+    def ok(value: tuple[int, ...]) -> bool:
+        return all(type(width) is int and 1 <= width <= 4096 for width in value)
+
+    allowed = "a list of whole numbers from 1 to 4096"
+    return field(default=default, metadata={"ok": ok, "allowed": allowed})
+
+
+def _text(default: str, allowed: str) -> Any:
+    return field(default=default, metadata={"ok": lambda _value: True, "allowed": allowed})
+
+
+def _flag(default: bool) -> Any:
+    return field(default=default, metadata={"ok": lambda _value: True, "allowed": "true or false"})
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: data, a dense net, how a client scores, how the federation trains."""
+
+    data: str = _one_of("digits", DATA)
+    hidden: tuple[int, ...] = _widths((32,))
+    batch: int = _whole(16, 1, 65_536)
+    validation: float = _number(0.25, 0.01, 0.9)
+    score: str = _one_of("error", METRICS)
+    score_epochs: int = _whole(20, 1, 1000)
+    train_epochs: int = _whole(5, 1, 1000)
+    train_rounds: int = _whole(10, 0, 1000)
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a configuration is chosen."""
+
+    method: str = _one_of("vote", METHODS)
+    candidates: int = _whole(100, 2, 1_000_000)
+    sampling: str = _one_of("sobol", SAMPLINGS)
+    votes: int = _whole(5, 1, 1_000_000)
+    seed: int = _whole(1, 0, 2**63 - 1)
+
+
+@dataclass(frozen=True)
+class PrivacyTerms:
+    """What may be spent, and against whom it must hold."""
+
+    epsilon: float = _number(
+        1.0, LEAST_EPSILON, LARGEST_EPSILON, ", or inf for methods that send answers in clear"
+    )
+    delta: float = _number(1e-5, LEAST_DELTA, LARGEST_DELTA)
+    dropout: float = _number(0.1, 0.0, 0.9)
+    colluding: float = _number(0.0, 0.0, 0.9)
+
+
+@dataclass(frozen=True)
+class FederationTerms:
+    """Who takes part."""
+
+    clients: int = _whole(50, 2, 100_000)
+    partition: str = _one_of("dirichlet", PARTITIONS)
+    alpha: float = _number(5.0, 0.001, 1e6)
+    smallest: int = _whole(10, 2, 1_000_000)
+    name: str = _text("", "the name of a federation with a lifetime ledger, or nothing")
+    secure: str = _one_of("masks", SECURE_SUMS)
+    roster: bool = _flag(True)
+    deadline: float = _number(math.inf, 0.001, 1e6, ", or inf for none")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A complete plan.
+
+    >>> read_plan({"search": {"votes": 3}}).search.votes
+    3
+    >>> read_plan({"search": {"vote": 3}})
+    Traceback (most recent call last):
+        ...
+    ValueError: search.vote is not a key; allowed are method, candidates, sampling, votes, seed
+    >>> read_plan({"privacy": {"delta": "small"}})
+    Traceback (most recent call last):
+        ...
+    ValueError: privacy.delta is 'small'; allowed is a number from 1e-10 to 0.1
+    """
+
+    task: Task
+    space: Space
+    search: Search
+    privacy: PrivacyTerms
+    federation: FederationTerms
+
+    def to_json(self) -> dict[str, Any]:
+        """Every key with its value, as in the TOML file."""
+        sections = (self.task, self.search, self.privacy, self.federation)
+        task, search, privacy, federation = (asdict(section) for section in sections)
+        return {
+            "task": {**task, "hidden": list(self.task.hidden)},
+            "space": self.space.to_json(),
+            "search": search,
+            "privacy": privacy,
+            "federation": federation,
+        }
+
+    def to_toml(self) -> str:
+        """The plan as a file that runs again."""
+        import tomli_w
+
+        return tomli_w.dumps(self.to_json())
+
+
+def read_plan(table: Mapping[str, Any]) -> Plan:
+    """A plan from a table of sections, all of them optional."""
+    sections = [entry.name for entry in fields(Plan)]
+    for name, section in table.items():
+        if name not in sections:
+            raise ValueError(f"[{name}] is not a section; allowed are {', '.join(sections)}")
+        if not isinstance(section, Mapping):
+            raise ValueError(f"{name} is {section!r}; allowed is a section of keys: [{name}]")
+    plan = Plan(
+        task=_read("task", Task, table),
+        space=_read_space(table.get("space", DEFAULT_SPACE)),
+        search=_read("search", Search, table),
+        privacy=_read("privacy", PrivacyTerms, table),
+        federation=_read("federation", FederationTerms, table),
+    )
+    _check_together(plan)
+    return plan
+
+
+def load_plan(path: Path | None, changes: Sequence[str]) -> Plan:
+    """A plan from a file, or the default one, with ``key=value`` changes on top.
+
+    >>> load_plan(None, ["search.votes=3", "space.momentum.high=0.5"]).search.votes
+    3
+    """
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not a TOML file: {error}") from None
+    table.setdefault("space", DEFAULT_SPACE)
+    for change in changes:
+        key, separator, text = change.partition("=")
+        names = key.strip().split(".")
+        if not separator or len(names) < 2 or not all(names):
+            raise ValueError(f"--set {change!r}; allowed is section.key=value")
+        table = _with(table, names, _value(text.strip()))
+    return read_plan(table)
+
+
+def _with(table: Mapping[str, Any], names: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = names
+    if not rest:
+        return {**table, first: value}
+    inner = table.get(first, {})
+    return {**table, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value)}
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none, like a bare word, is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _read(name: str, section: type[Section], table: Mapping[str, Any]) -> Section:
+    known = {entry.name: entry for entry in fields(section)}  # type: ignore[arg-type]
+    values = table.get(name, {})
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{name}.{key} is not a key; allowed are {', '.join(known)}")
+    return section(**{key: _checked(name, known[key], value) for key, value in values.items()})
+
+
+def _checked(section: str, entry: Field[Any], value: Any) -> Any:
+    found = value
+    if isinstance(entry.default, float) and type(value) is int:
+        found = float(value)
+    if isinstance(entry.default, tuple) and isinstance(value, list):
+        found = tuple(value)
+    if type(found) is not type(entry.default) or not entry.metadata["ok"](found):
+        raise ValueError(
+            f"{section}.{entry.name} is {value!r}; allowed is {entry.metadata['allowed']}"
+        )
+    return found
+
+
+def _read_space(table: Mapping[str, Any]) -> Space:
+    try:
+        space = Space.from_json(table)
+        check_names(space.dimensions)
+    except ValueError as error:
+        raise ValueError(f"space: {error}") from None
+    return space
+
+
+def _check_together(plan: Plan) -> None:
+    """What single keys cannot tell."""
+    candidates = plan.space.count(plan.search.candidates, plan.search.sampling)
+    if plan.search.method == "vote" and not plan.search.votes < candidates:
+        raise ValueError(
+            f"search.votes is {plan.search.votes} of {candidates} candidates; allowed is 1 to "
+            f"{candidates - 1}"
+        )
+    lost = plan.privacy.dropout + plan.privacy.colluding
+    if lost >= 1:
+        raise ValueError(
+            f"privacy.dropout and privacy.colluding add up to {lost:g}; allowed is below 1"
+        )

@@ -1,0 +1,95 @@
+"""What a run found and what it cost, in a form for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacit.privacy.accounting import Guarantee
+from tacit.privacy.mechanisms import Participation
+from tacit.space import Config
+
+COVERS = (
+    "The choice of hyperparameters, not the training that follows nor scores measured on clients' "
+    "data. Accuracy here is on a public test split that nobody voted with. Who takes part must not "
+    "depend on the data."
+)
+COVERS_NOTHING = (
+    "Nothing: answers left the clients in clear. Accuracy here is on a public test split that "
+    "nobody chose with."
+)
+SIGNED_SERVER = (
+    "a server that may deviate from the protocol: keys and survivors are signed against a roster "
+    "that every client holds"
+)
+CURIOUS_SERVER = "honest-but-curious server"
+OPEN_SERVER = "none: sums are plain, and the server sees every noisy answer"
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A guarantee with everything needed to quote it."""
+
+    guarantee: Guarantee
+    mechanism: str
+    participation: Participation
+    server: str
+    covers: str
+    required_variance: float | None = None
+    delivered_variance: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "epsilon": self.guarantee.epsilon,
+            "delta": self.guarantee.delta,
+            "unit": self.guarantee.unit,
+            "relation": self.guarantee.relation,
+            "mechanism": self.mechanism,
+            "required_variance": self.required_variance,
+            "delivered_variance": self.delivered_variance,
+            "dropout": self.participation.dropout,
+            "colluding": self.participation.colluding,
+            "server": self.server,
+            "accounting": self.guarantee.accounting,
+            "covers": self.covers,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was chosen, from what, by how many, at what price.
+
+    ``tally`` is None for methods that see no sums, ``accuracy`` where nothing was trained. Bytes
+    are those of all clients together.
+    """
+
+    method: str
+    config: Config
+    candidates: tuple[Config, ...]
+    tally: tuple[int, ...] | None
+    asked: int
+    answered: int
+    privacy: Privacy
+    seconds: dict[str, float]
+    bytes: dict[str, dict[str, int]]
+    accuracy: float | None = None
+    ledger: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``result.json``."""
+        return {
+            "method": self.method,
+            "config": self.config,
+            "candidates": list(self.candidates),
+            "tally": None if self.tally is None else list(self.tally),
+            "clients": {
+                "asked": self.asked,
+                "answered": self.answered,
+                "dropped": self.asked - self.answered,
+            },
+            "privacy": self.privacy.to_json(),
+            "accuracy": self.accuracy,
+            "seconds": self.seconds,
+            "bytes": self.bytes,
+        }

@@ -1,0 +1,90 @@
+"""What a user brings: a client that can score a configuration on its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.privacy.skellam import FloatArray
+from tacit.space import Config
+
+Weights = tuple[npt.NDArray[np.float32], ...]
+"""Parameters of several models at once: every array has a leading axis, one entry a model."""
+
+
+@runtime_checkable
+class Client(Protocol):
+    """One member of a federation. Only ``score`` is needed."""
+
+    def score(self, config: Config, /) -> float:
+        """How bad a configuration is on this client's data: lower is better."""
+
+
+@runtime_checkable
+class ScoresMany(Protocol):
+    """A client that scores many configurations faster together than one by one."""
+
+    def score_many(self, configs: Sequence[Config], /) -> FloatArray:
+        """One score a configuration."""
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A client that takes part in federated averaging of several models at once."""
+
+    def train_many(
+        self, configs: Sequence[Mapping[str, Any]], weights: Weights, epochs: int, round_number: int
+    ) -> Weights:
+        """Local training of every model under its own configuration."""
+
+    def validate_many(self, weights: Weights) -> FloatArray:
+        """Accuracy of every model on the client's validation data."""
+
+
+@dataclass(frozen=True)
+class FunctionClient:
+    """A plain function as a client.
+
+    >>> FunctionClient(lambda config: (config["x"] - 0.3) ** 2).score({"x": 0.3})
+    0.0
+    """
+
+    function: Callable[[Config], float]
+
+    def score(self, config: Config) -> float:
+        """What the function returns."""
+        return self.function(config)
+
+
+def as_client(given: Client | Callable[[Config], float]) -> Client:
+    """A client, or a function made one."""
+    if isinstance(given, Client):
+        return given
+    if callable(given):
+        return FunctionClient(given)
+    raise TypeError(
+        f"found a {type(given).__name__} among the clients; allowed are objects with a method "
+        "score(config) and functions that return a loss"
+    )
+
+
+def scores(client: Client, configs: Sequence[Config]) -> FloatArray:
+    """All scores of a client; a configuration that cannot be scored gets NaN."""
+    if isinstance(client, ScoresMany):
+        found = np.asarray(client.score_many(configs), dtype=np.float64)
+    else:
+        found = np.array([_score(client, config) for config in configs], dtype=np.float64)
+    if found.shape != (len(configs),):
+        raise ValueError(f"found scores of shape {found.shape} for {len(configs)} configurations")
+    return found
+
+
+def _score(client: Client, config: Config) -> float:
+    try:
+        return float(client.score(config))
+    except ArithmeticError:  # an overflow or a division by zero is a diverged training
+        return float("nan")

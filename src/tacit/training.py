@@ -1,0 +1,46 @@
+"""Federated averaging, in clear, of one model or of many candidates at once.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017),
+with equal weights: weighting by the number of examples would send that number in clear. All models
+train in the same rounds, stacked along a candidate axis, each under its own configuration. Nothing
+here is private; the epsilon of a choice does not cover the training that follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tacit.query import Array, Arrays, InClear, LocalTraining
+from tacit.space import Config
+from tacit.task import Weights
+
+Collect = Callable[[InClear], list[Arrays]]
+"""Ask everybody one question in clear."""
+
+
+def federated_average(
+    collect: Collect,
+    configs: Sequence[Config],
+    start: Weights,
+    rounds: int,
+    epochs: int,
+) -> Weights:
+    """Each round everybody trains from the common weights, and the average becomes the next.
+
+    A candidate that diverged on one client has diverged: its average is not finite.
+    """
+    weights = start
+    for number in range(rounds):
+        sent = tuple(map(Array.of, weights))
+        answers = collect(LocalTraining(tuple(configs), sent, epochs, number))
+        weights = _mean(answers)
+    return weights
+
+
+def _mean(answers: Sequence[Arrays]) -> Weights:
+    stacks = (
+        np.stack([array.numpy() for array in arrays]) for arrays in zip(*answers, strict=True)
+    )
+    return tuple(np.asarray(s.mean(axis=0, dtype=np.float64), dtype=np.float32) for s in stacks)

@@ -1,0 +1,1 @@
+"""Tuners: each reads like its paper's pseudo-code, and sees sums only."""

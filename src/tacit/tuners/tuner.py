@@ -1,0 +1,36 @@
+"""What every tuner is: settings that say what they will spend, and then choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tacit.federation import Federation
+from tacit.privacy.events import Event
+from tacit.privacy.skellam import IntArray
+from tacit.space import Config, Space
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tuner chose, from which candidates, and the sums it saw (if it saw any)."""
+
+    config: Config
+    candidates: tuple[Config, ...]
+    tally: IntArray | None = None
+
+
+class Tuner(Protocol):
+    """A method of choosing a configuration."""
+
+    @property
+    def name(self) -> str:
+        """How plans and reports call it."""
+
+    def event(self, space: Space, variance: float) -> Event:
+        """All that :meth:`tune` will spend when every release has noise of this variance."""
+
+    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        """Choose. ``rng`` draws candidates; it never touches noise."""

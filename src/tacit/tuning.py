@@ -1,0 +1,146 @@
+"""One call from clients and a space to a choice and its price, in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from secrets import token_hex
+
+import numpy as np
+
+from tacit.federation import Federation, Progress, local_federation
+from tacit.privacy.accounting import Budget, calibrate, spent
+from tacit.privacy.events import compose
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
+from tacit.result import (
+    COVERS,
+    COVERS_NOTHING,
+    CURIOUS_SERVER,
+    OPEN_SERVER,
+    SIGNED_SERVER,
+    Privacy,
+    Result,
+)
+from tacit.space import Config, Dimension, Space, as_space
+from tacit.task import Client, as_client
+from tacit.tuners.tuner import Outcome, Tuner
+from tacit.tuners.voting import Vote
+
+
+def tune(
+    clients: Sequence[Client | Callable[[Config], float]],
+    space: Space | Mapping[str, Dimension],
+    method: Tuner | None = None,
+    budget: Budget | None = None,
+    *,
+    dropout: float = 0.1,
+    colluding: float = 0.0,
+    seed: int | None = None,
+    federation: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Let clients agree on a configuration; the server sees a noisy sum and nothing else.
+
+    All clients live in this process, with real keys, masks and noise; the network comes with an
+    engine. Without a ``federation`` name the spending is remembered for this call only, which is
+    right for simulations on public data; with one, the federation's lifetime ledger is charged
+    (see :func:`tacit.privacy.ledger.ledger_path`), and a call beyond its budget is refused.
+
+    >>> from tacit.space import Float
+    >>> tastes = np.linspace(0.4, 0.6, 40)
+    >>> clients = [lambda config, taste=taste: (config["x"] - taste) ** 2 for taste in tastes]
+    >>> result = tune(clients, {"x": Float(0.0, 1.0)}, Vote(votes=3, candidates=16), seed=1)
+    >>> bool(0.2 < result.config["x"] < 0.8), result.privacy.guarantee.epsilon <= 1.0
+    (True, True)
+
+    Args:
+        clients: objects with ``score(config)``, lower is better, or plain functions.
+        space: what to tune, as a :class:`Space` or a mapping of names to Float, Int and Choice.
+        method: how to choose; default: :class:`Vote` with its defaults.
+        budget: the most this call may spend; default: epsilon 1, delta 1e-5.
+        dropout: the fraction of clients that may drop out.
+        colluding: the fraction of clients that may tell the server their noise.
+        seed: for drawing candidates; noise never has a seed.
+        federation: whose lifetime ledger to charge.
+        progress: called with a stage, clients done and clients in all.
+    """
+    wanted = as_space(space)
+    chosen = Vote() if method is None else method
+    allowed = Budget(1.0, 1e-5) if budget is None else budget
+    members = [as_client(client) for client in clients]
+    built = local_federation(
+        members,
+        Participation(len(members), dropout, colluding),
+        Ledger.of(federation, allowed) if federation else Ledger.in_memory("this-call", allowed),
+        run=run_name(chosen),
+        variance=noise_for(chosen, wanted, allowed),
+        progress=progress,
+    )
+    outcome = chosen.tune(built, wanted, np.random.default_rng(seed))
+    return conclude(chosen, outcome, built, allowed)
+
+
+def run_name(method: Tuner) -> str:
+    """A name for a run's lines in the ledger, never used before."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{method.name}-{token_hex(4)}"
+
+
+def noise_for(method: Tuner, space: Space, budget: Budget) -> float:
+    """The least variance with which the method fits the budget; 0 if it adds no noise.
+
+    >>> from tacit.space import Float
+    >>> round(noise_for(Vote(), Space({"x": Float(0.0, 1.0)}), Budget(1.0, 1e-5)), 1)
+    138.9
+    """
+    cost = spent(method.event(space, 1.0), budget.delta).epsilon
+    if cost == 0:
+        return 0.0
+    if math.isinf(cost):
+        if math.isfinite(budget.epsilon):
+            raise ValueError(
+                f"the method {method.name!r} sends answers in clear, so its epsilon is infinite, "
+                f"and the budget's is {budget.epsilon:g}; allowed is an infinite budget "
+                "(privacy.epsilon = inf), if the clients agree to that"
+            )
+        return 0.0
+    return calibrate(lambda variance: method.event(space, variance), budget)
+
+
+def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Budget) -> Result:
+    """The result of a run: what was chosen, and what the ledger says it cost."""
+    charges = [charge for charge in federation.ledger.charges() if charge.run == federation.run]
+    guarantee = spent(compose(charge.event for charge in charges), budget.delta)
+    noisy = federation.variance > 0
+    share = federation.variance / federation.participation.guaranteed
+    asked, answered = min(federation.turnouts, key=lambda turnout: turnout[1], default=(0, 0))
+    privacy = Privacy(
+        guarantee,
+        mechanism="skellam" if noisy else "none",
+        participation=federation.participation,
+        server=_server(federation),
+        covers=COVERS if math.isfinite(guarantee.epsilon) else COVERS_NOTHING,
+        required_variance=federation.variance if noisy else None,
+        delivered_variance=share * answered if noisy else None,
+    )
+    return Result(
+        method=method.name,
+        config=outcome.config,
+        candidates=outcome.candidates,
+        tally=None if outcome.tally is None else tuple(map(int, outcome.tally)),
+        asked=asked,
+        answered=answered,
+        privacy=privacy,
+        seconds={stage: cost.seconds for stage, cost in federation.costs.items()},
+        bytes={
+            stage: {"up": cost.up, "down": cost.down} for stage, cost in federation.costs.items()
+        },
+        ledger=federation.ledger.extract(federation.run),
+    )
+
+
+def _server(federation: Federation) -> str:
+    if federation.secure.name == "plain":
+        return OPEN_SERVER
+    return SIGNED_SERVER if federation.signed else CURIOUS_SERVER

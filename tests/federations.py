@@ -1,0 +1,56 @@
+"""Small federations whose clients' tastes are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tacit.federation import Federation, LocalChannel, local_federation
+from tacit.privacy.accounting import Budget
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
+from tacit.space import Config, Float, Space
+from tacit.task import Client, FunctionClient
+
+BUDGET = Budget(1.0, 1e-5)
+SPACE = Space({"x": Float(0.0, 1.0)})
+
+
+def likes(best: float) -> Client:
+    """A client that prefers values of x near its best."""
+
+    def loss(config: Config) -> float:
+        return abs(float(config["x"]) - best)
+
+    return FunctionClient(loss)
+
+
+def federation(
+    clients: Sequence[Client],
+    variance: float = 139.0,
+    *,
+    budget: Budget = BUDGET,
+    dropout: float = 0.1,
+    colluding: float = 0.0,
+    secure: str = "masks",
+    roster: bool = True,
+    deadline: float | None = None,
+    trains: bool = False,
+    drops: Mapping[int, str] | None = None,
+) -> Federation:
+    return local_federation(
+        clients,
+        Participation(len(clients), dropout, colluding),
+        Ledger.in_memory("test", budget),
+        run="run",
+        variance=variance,
+        secure=secure,
+        roster=roster,
+        deadline=deadline,
+        trains=trains,
+        drops=drops,
+    )
+
+
+def channel(built: Federation) -> LocalChannel:
+    assert isinstance(built.channel, LocalChannel)
+    return built.channel

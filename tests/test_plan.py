@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tacit.plan import load_plan, read_plan
+from tacit.space import Choice, Float
+
+
+def test_the_default_plan_is_the_main_job() -> None:
+    plan = load_plan(None, [])
+    assert (plan.federation.clients, plan.federation.partition, plan.federation.alpha) == (
+        50,
+        "dirichlet",
+        5.0,
+    )
+    assert (plan.search.method, plan.search.candidates, plan.search.votes) == ("vote", 100, 5)
+    assert (plan.privacy.epsilon, plan.privacy.delta) == (1.0, 1e-5)
+    assert plan.task.data == "digits"
+    assert plan.space.dimensions["learning_rate"] == Float(1e-4, 1.0, log=True)
+
+
+def test_the_plan_as_run_runs_again() -> None:
+    plan = load_plan(None, ["privacy.epsilon=inf", "search.method=opt", "task.hidden=[8, 4]"])
+    assert read_plan(tomllib.loads(plan.to_toml())) == plan
+
+
+def test_a_file_is_read_and_changed(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text("[space]\nmomentum = { choices = [0.0, 0.9] }\n[search]\nvotes = 1\n")
+    plan = load_plan(file, ["search.candidates=2", "search.sampling=grid", "privacy.epsilon=2"])
+    assert plan.space.dimensions == {"momentum": Choice([0.0, 0.9])}
+    assert plan.search.votes == 1
+    assert plan.privacy.epsilon == 2.0
+
+
+def test_one_key_of_the_default_space_can_be_changed() -> None:
+    plan = load_plan(None, ["space.momentum={choices=[0.0, 0.9]}", "space.decay.low=0.5"])
+    assert plan.space.dimensions["momentum"] == Choice([0.0, 0.9])
+    assert plan.space.dimensions["decay"] == Float(0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("search.vote=5", "search.vote is not a key; allowed are method, candidates, sampling"),
+        ("serach.votes=5", r"\[serach\] is not a section; allowed are task, space, search"),
+        ("search.votes=five", "search.votes is 'five'; allowed is a whole number from 1"),
+        ("search.votes=5.0", "search.votes is 5.0; allowed is a whole number from 1"),
+        ("search.votes=0", "search.votes is 0; allowed is a whole number from 1"),
+        ("search.votes=true", "search.votes is True; allowed is a whole number"),
+        ("search.votes=100", "search.votes is 100 of 100 candidates; allowed is 1 to 99"),
+        ("search.method=borda", "search.method is 'borda'; allowed is 'vote' or 'random-guess'"),
+        ("search.sampling=halton", "search.sampling is 'halton'; allowed is 'sobol' or"),
+        ("privacy.epsilon=0", "privacy.epsilon is 0; allowed is a number from 0.001 to 30, or inf"),
+        ("privacy.epsilon='1'", "privacy.epsilon is '1'; allowed is a number"),
+        ("privacy.epsilon=nan", "privacy.epsilon is nan; allowed"),
+        ("privacy.delta=1", "privacy.delta is 1; allowed is a number from 1e-10 to 0.1"),
+        ("privacy.dropout=0.95", "privacy.dropout is 0.95; allowed is a number from 0 to 0.9"),
+        ("federation.clients=1", "federation.clients is 1; allowed is a whole number from 2"),
+        ("federation.roster=yes", "federation.roster is 'yes'; allowed is true or false"),
+        ("federation.alpha=-1", "federation.alpha is -1; allowed is a number from 0.001"),
+        ("task.hidden=[0]", r"task.hidden is \[0\]; allowed is a list of whole numbers"),
+        ("task.hidden=32", "task.hidden is 32; allowed is a list of whole numbers"),
+        ("task.data=mnist", "task.data is 'mnist'; allowed is 'digits'"),
+        ("space.dropout={low=0.0, high=1.0}", "space: 'dropout' is no hyperparameter"),
+        ("space.momentum.low=2.0", "space: momentum: low is 2.0; allowed is"),
+        ("space.momentum.step=0.1", "space: momentum: step is 0.1; allowed keys"),
+        ("space.momentum=[0.0, 0.9]", "space: momentum: found .*allowed is a table"),
+        ("space=3", "allowed is section.key=value"),
+        ("votes=3", "allowed is section.key=value"),
+        ("search.votes", "allowed is section.key=value"),
+    ],
+)
+def test_errors_name_key_value_and_what_is_allowed(change: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_plan(None, [change])
+
+
+def test_fractions_that_leave_nobody_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"add up to 1\.2; allowed is below 1"):
+        load_plan(None, ["privacy.dropout=0.6", "privacy.colluding=0.6"])
+
+
+def test_a_section_must_be_a_table() -> None:
+    with pytest.raises(ValueError, match=r"search is 3; allowed is a section of keys: \[search\]"):
+        read_plan({"search": 3})
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text("[search\n")
+    with pytest.raises(ValueError, match=r"plan.toml is not a TOML file"):
+        load_plan(file, [])
+
+
+def test_no_deadline_is_infinite() -> None:
+    assert load_plan(None, []).federation.deadline == math.inf

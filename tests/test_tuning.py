@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacit
+from tacit.dense import Dense, accuracies
+from tacit.privacy.ledger import BudgetExceeded, Ledger, ledger_path
+from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER, SIGNED_SERVER
+from tacit.space import Config
+from tacit.task import Weights
+from tacit.training import federated_average
+from tacit.tuning import conclude, noise_for
+from tests.federations import BUDGET, SPACE, federation, likes
+from tests.test_contracts import NET, learner
+
+
+def loss(config: Config) -> float:
+    return abs(float(config["x"]) - 0.7)
+
+
+def test_the_short_form_of_the_readme_works() -> None:
+    result = tacit.tune(
+        [loss] * 60,
+        {"x": tacit.Float(0.0, 1.0)},
+        method=tacit.Vote(votes=5, candidates=20),
+        budget=tacit.Budget(1.0, 1e-5),
+        seed=1,
+    )
+    best = sorted(result.candidates, key=loss)[:5]
+    assert result.config in best  # 60 votes against noise of deviation 12.4
+    assert result.privacy.guarantee.epsilon <= 1.0
+    assert result.asked == result.answered == 60
+
+
+def test_the_result_holds_what_the_documentation_promises() -> None:
+    found = tacit.tune([loss] * 10, SPACE, tacit.Vote(votes=2, candidates=8), seed=1).to_json()
+    assert list(found) == [
+        "method",
+        "config",
+        "candidates",
+        "tally",
+        "clients",
+        "privacy",
+        "accuracy",
+        "seconds",
+        "bytes",
+    ]
+    assert found["clients"] == {"asked": 10, "answered": 10, "dropped": 0}
+    assert len(found["tally"]) == len(found["candidates"]) == 8
+    privacy = found["privacy"]
+    assert privacy["unit"] == "client"
+    assert privacy["relation"] == "replace-one"
+    assert privacy["mechanism"] == "skellam"
+    assert privacy["epsilon"] <= 1.0
+    assert privacy["delivered_variance"] >= privacy["required_variance"]
+    assert privacy["covers"] == COVERS
+    assert privacy["server"] == SIGNED_SERVER
+    assert found["seconds"].keys() == found["bytes"].keys()
+
+
+def test_delivered_noise_is_that_of_the_survivors() -> None:
+    clients = [likes(0.5)] * 20
+    method = tacit.Vote(votes=2, candidates=8)
+    variance = noise_for(method, SPACE, BUDGET)
+    built = federation(clients, variance, drops={1: "seal", 2: "evaluate"})
+    outcome = method.tune(built, SPACE, np.random.default_rng(0))
+    result = conclude(method, outcome, built, BUDGET)
+    assert (result.asked, result.answered) == (20, 18)
+    assert result.privacy.delivered_variance == pytest.approx(variance * 18 / 18)
+
+
+@pytest.mark.parametrize(
+    ("secure", "roster", "server"),
+    [
+        ("masks", True, SIGNED_SERVER),
+        ("masks", False, CURIOUS_SERVER),
+        ("plain", True, OPEN_SERVER),
+    ],
+)
+def test_the_result_says_against_which_server_it_holds(
+    secure: str, roster: bool, server: str
+) -> None:
+    built = federation([likes(0.5)] * 6, secure=secure, roster=roster)
+    method = tacit.Vote(votes=2, candidates=8)
+    outcome = method.tune(built, SPACE, np.random.default_rng(0))
+    assert conclude(method, outcome, built, BUDGET).privacy.server == server
+
+
+def test_a_named_federation_pays_from_its_lifetime_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACIT_HOME", str(tmp_path))
+    method = tacit.Vote(votes=2, candidates=8)
+    tacit.tune([loss] * 10, SPACE, method, federation="hospitals")
+    with pytest.raises(BudgetExceeded, match="'vote' would bring epsilon to 1"):
+        tacit.tune([loss] * 10, SPACE, method, federation="hospitals")
+    assert len(Ledger(ledger_path("hospitals"))) == 1
+
+
+def test_without_a_name_every_call_stands_alone() -> None:
+    for _ in range(2):
+        tacit.tune([loss] * 10, SPACE, tacit.Vote(votes=2, candidates=8))
+
+
+def test_methods_in_clear_need_an_infinite_budget_and_say_so() -> None:
+    method = tacit.MeanOfWinners(candidates=16)
+    with pytest.raises(ValueError, match="'mean-of-winners' sends answers in clear"):
+        tacit.tune([loss] * 10, SPACE, method)
+    result = tacit.tune([loss] * 10, SPACE, method, tacit.Budget(math.inf, 1e-5), seed=1)
+    assert result.privacy.guarantee.epsilon == math.inf
+    assert result.privacy.covers == COVERS_NOTHING
+    assert result.privacy.mechanism == "none"
+    best = min(result.candidates, key=loss)
+    assert result.config["x"] == pytest.approx(best["x"])
+
+
+def test_the_mean_of_winners_is_taken_in_the_logarithm_on_such_axes() -> None:
+    def near(best: float) -> object:
+        return lambda config: abs(math.log10(config["rate"]) - best)
+
+    space = {"rate": tacit.Float(1e-4, 1.0, log=True)}
+    clients = [near(-3.0), near(-1.0)] * 3
+    method = tacit.MeanOfWinners(candidates=5, sampling="grid")
+    result = tacit.tune(clients, space, method, tacit.Budget(math.inf, 1e-5))  # type: ignore[arg-type]
+    assert result.config["rate"] == pytest.approx(1e-2)
+
+
+def test_a_guess_asks_nobody_and_costs_nothing() -> None:
+    result = tacit.tune([loss] * 10, SPACE, tacit.RandomGuess(candidates=16))
+    assert result.privacy.guarantee.epsilon == 0
+    assert result.asked == 0
+    assert result.seconds == {}
+
+
+def test_a_guess_is_uniform() -> None:
+    method = tacit.RandomGuess(candidates=4, sampling="grid")
+    built = federation([likes(0.5)] * 3)
+    rng = np.random.default_rng(0)
+    found = [method.tune(built, SPACE, rng).config["x"] for _ in range(400)]
+    assert set(found) == {0.0, 1 / 3, 2 / 3, 1.0}
+    assert all(60 < found.count(value) < 140 for value in set(found))
+
+
+def test_opt_finds_the_candidate_whose_federated_model_is_best() -> None:
+    space = tacit.Space({"learning_rate": tacit.Choice([1e-6, 1e-5, 0.5])})
+    method = tacit.Opt(lambda models: NET.initial(models, 0), 3, 3, 3, "grid")
+    clients = [learner(number) for number in range(6)]
+    result = tacit.tune(clients, space, method, tacit.Budget(math.inf, 1e-5))
+    assert result.config == {"learning_rate": 0.5}
+    assert result.privacy.guarantee.epsilon == math.inf
+    assert (result.asked, result.answered) == (6, 6)
+
+
+def test_averaging_all_candidates_at_once_equals_averaging_each_alone() -> None:
+    configs: list[Config] = [{"learning_rate": 0.5}, {"learning_rate": 0.05, "momentum": 0.9}]
+    built = federation([learner(number) for number in range(4)], dropout=0.0, trains=True)
+
+    def average(chosen: list[Config]) -> Weights:
+        start = NET.initial(len(chosen), 0)
+        return federated_average(lambda q: built.collect(q, "train"), chosen, start, 3, 2)
+
+    together = average(configs)
+    for index, config in enumerate(configs):
+        for stacked, alone in zip(together, average([config]), strict=True):
+            np.testing.assert_allclose(stacked[index], alone[0], rtol=1e-4, atol=1e-6)
+
+
+def test_federated_averaging_learns() -> None:
+    built = federation([learner(number) for number in range(4)], dropout=0.0, trains=True)
+    start = Dense(2, (4,), 2).initial(1, 0)
+    weights = federated_average(
+        lambda q: built.collect(q, "train"), [{"learning_rate": 0.5}], start, 5, 5
+    )
+    test = learner(99).train_examples
+    assert accuracies(weights, test)[0] > max(0.8, accuracies(start, test)[0])
