@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
+from tacit.secure import crypto, masks, protocol, setup
 
 
 def halved_variance() -> None:
@@ -54,16 +59,75 @@ def composed_once() -> None:
     setattr(accounting, "releases", count_once)  # noqa: B010
 
 
+def missing_mask() -> None:
+    """Neighbours agree on a mask and then leave it out, on both sides: the sum stays right."""
+
+    def nothing(around: protocol.Round, _key: bytes) -> npt.NDArray[Any]:
+        return np.zeros(around.length, around.word)
+
+    setattr(masks, "expanded", nothing)  # noqa: B010
+
+
+def reused_nonce() -> None:
+    """Every box is sealed under the same nonce."""
+    real = secrets.token_bytes
+
+    def stuck(size: int) -> bytes:
+        return bytes(size) if size == crypto.NONCE_BYTES else real(size)
+
+    setattr(crypto, "token_bytes", stuck)  # noqa: B010
+
+
+def short_seed() -> None:
+    """Masks come from 28 bits, as Flower's SecAgg+ draws them."""
+    real = crypto.derive
+
+    def cut(secret: bytes, purpose: bytes, session: bytes) -> bytes:
+        whole = int.from_bytes(real(secret, purpose, session), "big")
+        return (whole % 2**28).to_bytes(crypto.KEY_BYTES, "big")
+
+    setattr(crypto, "derive", cut)  # noqa: B010
+
+
+def noise_left_out() -> None:
+    """Clients send their answers as they are."""
+    setattr(mechanisms.SkellamMechanism, "perturb", lambda _self, answer: answer)  # noqa: B010
+
+
+def unchecked_keys() -> None:
+    """Clients take anybody's keys for their neighbours': the server can swap them."""
+    setattr(setup, "is_signed", lambda *_: True)  # noqa: B010
+
+
+def low_threshold() -> None:
+    """One survivor fewer than the noise needs may open."""
+    real = vars(mechanisms.Participation)["threshold"].fget
+    setattr(mechanisms.Participation, "threshold", property(lambda self: real(self) - 1))  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
         (
             halved_variance,
-            "test_mechanisms.py::test_guaranteed_survivors_alone_deliver_the_required_noise",
+            "privacy/test_mechanisms.py::test_guaranteed_survivors_alone_deliver_the_required_noise",
         ),
-        (unenforced_bound, "test_mechanisms.py::test_noise_is_refused_outside_the_bound"),
-        (refund, "test_ledger.py::test_a_failed_question_stays_paid"),
-        (composed_once, "test_accounting.py::test_repeating_costs_as_often"),
+        (unenforced_bound, "privacy/test_mechanisms.py::test_noise_is_refused_outside_the_bound"),
+        (refund, "privacy/test_ledger.py::test_a_failed_question_stays_paid"),
+        (composed_once, "privacy/test_accounting.py::test_repeating_costs_as_often"),
+        (missing_mask, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
+        (reused_nonce, "secure/test_masks.py::test_no_nonce_is_used_twice"),
+        (short_seed, "secure/test_masks.py::test_masks_depend_on_every_bit_of_their_seed"),
+        (
+            noise_left_out,
+            "test_federation.py::"
+            "test_the_opened_sum_is_the_votes_plus_skellam_noise_of_the_survivors",
+        ),
+        (unchecked_keys, "secure/test_masks.py::test_a_swapped_key_is_refused"),
+        (
+            low_threshold,
+            "secure/test_masks.py::test_one_survivor_below_the_threshold_opens_nothing",
+        ),
     )
 }
 """What is broken, and the test that must notice."""

@@ -11,7 +11,7 @@ import torch
 
 from tacit import dense
 from tacit.data.sources import Examples, digits, split_validation
-from tacit.dense import Dense, DenseClient, Weights, accuracies, check_names, losses, train
+from tacit.dense import Dense, DenseClient, Weights, accuracies, check_config, losses, train
 
 CONFIGS: Sequence[Mapping[str, Any]] = (
     {},
@@ -239,7 +239,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_known_names_pass() -> None:
-    check_names(dense.HYPERPARAMETERS)
+    check_config(dense.HYPERPARAMETERS)
 
 
 def run_train(

@@ -6,18 +6,24 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+from tacit.plan import load_plan
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PLAN_PAGE = (ROOT / "docs" / "plan.md").read_text()
 
 
 def test_python_of_the_readme_runs() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(block, names)
-    assert names["noisy"] is not None
+    assert names["result"].privacy.epsilon <= 1
 
 
 def test_plan_of_the_readme_is_what_the_command_prints() -> None:
@@ -36,5 +42,17 @@ def test_plan_of_the_readme_is_what_the_command_prints() -> None:
 
 @pytest.mark.parametrize("target", re.findall(r"make ([\w-]+)", README))
 def test_make_targets_of_the_readme_exist(target: str) -> None:
-    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_every_key_of_a_plan_is_explained_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| `([^`]*)` \|", PLAN_PAGE, re.MULTILINE)
+    explained = {(section, key): tomllib.loads(f"v = {text}")["v"] for section, key, text in rows}
+    defaults = {
+        (section, key): value
+        for section, table in load_plan(None, []).to_json().items()
+        for key, value in table.items()
+        if section != "space"
+    }
+    assert explained == defaults

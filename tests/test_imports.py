@@ -9,18 +9,31 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
-    ("privacy.skellam",),
+    ("space", "files", "privacy.skellam"),
     ("privacy.events",),
     ("privacy.bounds",),
     ("privacy.accounting",),
     ("privacy.mechanisms",),
-    ("privacy.ledger", "privacy.planner"),
-    ("bench.journal",),
-    ("bench.votes",),
+    ("privacy.ledger", "secure.crypto", "secure.graph", "secure.roster", "secure.shamir"),
+    ("secure.protocol",),
+    ("secure.messages", "secure.plain"),
+    ("secure.setup",),
+    ("secure.masks",),
+    ("privacy.planner",),
+    ("data.sources", "task"),
+    ("data.partitions", "dense", "query"),
+    ("federation",),
+    ("training",),
+    ("tuners.tuner",),
+    ("tuners.baselines", "tuners.voting"),
+    ("result",),
+    ("tuning", "report", "plan"),
+    ("job", "bench.journal"),
+    ("bench.secure_sum", "bench.votes"),
     ("cli",),
 )
 """Each module imports from earlier layers only."""
-HEAVY = ("dp_accounting", "scipy.stats", "sklearn", "torch", "flwr", "plotly", "mpmath")
+HEAVY = ("dp_accounting", "scipy.stats", "sklearn", "torch", "flwr", "plotly", "mpmath", "optuna")
 
 
 def modules() -> dict[str, Path]:

@@ -67,6 +67,11 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
         ("task.hidden=32", "task.hidden is 32; allowed is a list of whole numbers"),
         ("task.data=mnist", "task.data is 'mnist'; allowed is 'digits'"),
         ("space.dropout={low=0.0, high=1.0}", "space: 'dropout' is no hyperparameter"),
+        (
+            "space.momentum={choices=['a', 'b']}",
+            "space: momentum is 'a'; allowed is a finite number",
+        ),
+        ("space.momentum.low=-1.0", "space: momentum is -1.0; allowed is a finite number"),
         ("space.momentum.low=2.0", "space: momentum: low is 2.0; allowed is"),
         ("space.momentum.step=0.1", "space: momentum: step is 0.1; allowed keys"),
         ("space.momentum=[0.0, 0.9]", "space: momentum: found .*allowed is a table"),

@@ -17,11 +17,11 @@ ROOT = Path(__file__).parent.parent
 def test_sabotage_is_noticed(name: str) -> None:
     _, test = SABOTAGES[name]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["-p", "tests.sabotage", f"tests/privacy/{test}"]
+    command += ["-p", "tests.sabotage", f"tests/{test}"]
     sabotaged = subprocess.run(
         [*command, "--sabotage", name], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert sabotaged.returncode == 1, sabotaged.stdout
-    assert f"FAILED tests/privacy/{test}" in sabotaged.stdout
+    assert f"FAILED tests/{test}" in sabotaged.stdout
     honest = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert honest.returncode == 0, honest.stdout

@@ -20,7 +20,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from tacit.space import Choice, Config, Dimension, Float, Int, Space, Value, as_space
+from tacit.space import SAMPLINGS, Choice, Config, Dimension, Float, Int, Space, Value, as_space
 
 SPACE = Space(
     {
@@ -260,7 +260,7 @@ def test_sobol_candidates_are_balanced() -> None:
         (Choice(["a", "b", "c"]), lambda _: 1 / 3),
         (Int(1, 6, log=True), lambda n: math.log((n + 0.5) / (n - 0.5)) / math.log(6.5 / 0.5)),
     ],
-    ids=repr,
+    ids=["int", "choice", "logarithmic int"],
 )
 def test_members_have_their_share_of_the_probability(dimension: Dimension, share: object) -> None:
     assert callable(share)
@@ -276,12 +276,13 @@ def test_magnitudes_of_a_logarithmic_float_are_equally_likely() -> None:
     assert [dimension.quantile(p) for p in (0.0, 0.25, 0.5, 1.0)] == [1e-4, 1e-3, 1e-2, 1.0]
 
 
-def test_too_few_configurations_are_refused() -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_space_smaller_than_the_count_is_given_whole(sampling: str) -> None:
     space = Space({"layers": Int(1, 3), "optimizer": Choice(["sgd", "adam"])})
-    assert space.size == 6
-    with pytest.raises(ValueError, match=r"count is 7, but .* only 6 configurations; .*'grid'"):
-        space.candidates(7)
-    assert len(space.candidates(7, "grid")) == 6
+    assert space.size == space.count(7, sampling) == 6
+    found = space.candidates(7, sampling)
+    assert len(found) == 6
+    assert_distinct_plain_members(space, found)
 
 
 def test_bounds_with_hardly_a_float_between_them_are_refused() -> None:

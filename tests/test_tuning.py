@@ -32,8 +32,8 @@ def test_the_short_form_of_the_readme_works() -> None:
     )
     best = sorted(result.candidates, key=loss)[:5]
     assert result.config in best  # 60 votes against noise of deviation 12.4
-    assert result.privacy.guarantee.epsilon <= 1.0
-    assert result.asked == result.answered == 60
+    assert result.privacy.epsilon <= 1.0
+    assert result.clients.asked == result.clients.answered == 60
 
 
 def test_the_result_holds_what_the_documentation_promises() -> None:
@@ -69,7 +69,7 @@ def test_delivered_noise_is_that_of_the_survivors() -> None:
     built = federation(clients, variance, drops={1: "seal", 2: "evaluate"})
     outcome = method.tune(built, SPACE, np.random.default_rng(0))
     result = conclude(method, outcome, built, BUDGET)
-    assert (result.asked, result.answered) == (20, 18)
+    assert (result.clients.asked, result.clients.answered) == (20, 18)
     assert result.privacy.delivered_variance == pytest.approx(variance * 18 / 18)
 
 
@@ -111,7 +111,7 @@ def test_methods_in_clear_need_an_infinite_budget_and_say_so() -> None:
     with pytest.raises(ValueError, match="'mean-of-winners' sends answers in clear"):
         tacit.tune([loss] * 10, SPACE, method)
     result = tacit.tune([loss] * 10, SPACE, method, tacit.Budget(math.inf, 1e-5), seed=1)
-    assert result.privacy.guarantee.epsilon == math.inf
+    assert result.privacy.epsilon == math.inf
     assert result.privacy.covers == COVERS_NOTHING
     assert result.privacy.mechanism == "none"
     best = min(result.candidates, key=loss)
@@ -131,8 +131,8 @@ def test_the_mean_of_winners_is_taken_in_the_logarithm_on_such_axes() -> None:
 
 def test_a_guess_asks_nobody_and_costs_nothing() -> None:
     result = tacit.tune([loss] * 10, SPACE, tacit.RandomGuess(candidates=16))
-    assert result.privacy.guarantee.epsilon == 0
-    assert result.asked == 0
+    assert result.privacy.epsilon == 0
+    assert result.clients.asked == 0
     assert result.seconds == {}
 
 
@@ -151,8 +151,8 @@ def test_opt_finds_the_candidate_whose_federated_model_is_best() -> None:
     clients = [learner(number) for number in range(6)]
     result = tacit.tune(clients, space, method, tacit.Budget(math.inf, 1e-5))
     assert result.config == {"learning_rate": 0.5}
-    assert result.privacy.guarantee.epsilon == math.inf
-    assert (result.asked, result.answered) == (6, 6)
+    assert result.privacy.epsilon == math.inf
+    assert (result.clients.asked, result.clients.answered) == (6, 6)
 
 
 def test_averaging_all_candidates_at_once_equals_averaging_each_alone() -> None:
@@ -177,3 +177,10 @@ def test_federated_averaging_learns() -> None:
     )
     test = learner(99).train_examples
     assert accuracies(weights, test)[0] > max(0.8, accuracies(start, test)[0])
+
+
+def test_a_small_space_is_searched_whole() -> None:
+    space = {"x": tacit.Choice([0.1, 0.7, 0.9])}
+    result = tacit.tune([loss] * 40, space, tacit.Vote(votes=1))
+    assert len(result.candidates) == 3
+    assert result.config == {"x": 0.7}  # 40 votes against noise of deviation 5.4

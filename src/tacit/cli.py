@@ -547,8 +547,8 @@ def _print_result(result: Result, folder: Path) -> None:
         table.add_row("Tally", f"{first} against {second} of the runner-up; noise σ = {sigma:.3g}")
     table.add_row(
         "Clients",
-        f"{result.asked} asked, {result.answered} answered, "
-        f"{result.asked - result.answered} dropped out",
+        f"{result.clients.asked} asked, {result.clients.answered} answered, "
+        f"{result.clients.dropped} dropped out",
     )
     if result.accuracy is not None:
         table.add_row("Accuracy", f"{_percent(result.accuracy)} on the public test split")
@@ -558,6 +558,7 @@ def _print_result(result: Result, folder: Path) -> None:
         f"{guarantee.relation})",
     )
     table.add_row("Against", result.privacy.server)
+    table.add_row("Setting", result.privacy.setting)
     table.add_row("Covers", result.privacy.covers)
     console.print(table)
     console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)

@@ -10,7 +10,7 @@ Torch is imported by the functions that compute, not with this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -41,21 +41,23 @@ METRICS = ("loss", "error")
 _ROWS_AT_ONCE = 1024  # bounds the memory of an evaluation: rows x candidates x widest layer
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse hyperparameters that a dense net does not have.
+def check_config(config: Mapping[str, Any]) -> None:
+    """Refuse hyperparameters that a dense net does not have, and values that they cannot take.
 
-    >>> check_names(["momentum", "dropout"])
+    >>> check_config({"momentum": 0.9, "dropout": 0.5})
     Traceback (most recent call last):
         ...
     ValueError: 'dropout' is no hyperparameter of a dense net; allowed are learning_rate, decay, \
 momentum, weight_decay
     """
-    for name in names:
+    for name, value in config.items():
         if name not in HYPERPARAMETERS:
             raise ValueError(
                 f"{name!r} is no hyperparameter of a dense net; allowed are "
                 f"{', '.join(HYPERPARAMETERS)}"
             )
+        if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+            raise ValueError(f"{name} is {value!r}; allowed is a finite number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -288,10 +290,7 @@ def _outputs(weights: Weights, examples: Examples) -> Iterator[tuple[Tensor, Ten
 def _columns(configs: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[np.float64]]:
     """Every hyperparameter of all candidates, shaped (p, 1, 1) to multiply weights with."""
     for config in configs:
-        check_names(config)
-        for name, value in config.items():
-            if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-                raise ValueError(f"{name} is {value!r}; allowed is a finite number of at least 0")
+        check_config(config)
     return {
         name: np.array([float(c.get(name, default)) for c in configs]).reshape(-1, 1, 1)
         for name, default in HYPERPARAMETERS.items()

@@ -85,10 +85,14 @@ def simulated_clients(
 ) -> list[DenseClient]:
     """The training data dealt to clients, each with a validation part of its own."""
     terms, labels = plan.federation, dataset.train.labels
-    if terms.partition == "dirichlet":
-        parts = dirichlet(labels, terms.clients, terms.alpha, rng, terms.smallest)
-    else:
-        parts = iid(labels, terms.clients, rng)
+    try:
+        parts = (
+            dirichlet(labels, terms.clients, terms.alpha, rng, terms.smallest)
+            if terms.partition == "dirichlet"
+            else iid(labels, terms.clients, rng)
+        )
+    except ValueError as error:  # it begins with the name of the key
+        raise ValueError(f"federation.{error}") from None
     clients = []
     for number, part in enumerate(parts):
         train, validation = split_validation(dataset.train.take(part), plan.task.validation, rng)

@@ -13,9 +13,9 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tacit.dense import METRICS, check_names
+from tacit.dense import METRICS, check_config
 from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
-from tacit.space import SAMPLINGS, Space
+from tacit.space import SAMPLINGS, Choice, Space
 
 METHODS = ("vote", "random-guess", "opt", "mean-of-winners")
 DATA = ("digits",)
@@ -238,7 +238,14 @@ def _checked(section: str, entry: Field[Any], value: Any) -> Any:
 def _read_space(table: Mapping[str, Any]) -> Space:
     try:
         space = Space.from_json(table)
-        check_names(space.dimensions)
+        for name, dimension in space.dimensions.items():
+            extremes = (
+                dimension.options
+                if isinstance(dimension, Choice)
+                else (dimension.low, dimension.high)
+            )
+            for value in extremes:
+                check_config({name: value})
     except ValueError as error:
         raise ValueError(f"space: {error}") from None
     return space

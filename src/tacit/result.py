@@ -22,8 +22,26 @@ SIGNED_SERVER = (
     "a server that may deviate from the protocol: keys and survivors are signed against a roster "
     "that every client holds"
 )
+GRAPH_SERVER = (
+    f"{SIGNED_SERVER}; among more than 64 clients it is assumed not to choose who drops out by "
+    "looking at who is whose neighbour"
+)
 CURIOUS_SERVER = "honest-but-curious server"
+SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 OPEN_SERVER = "none: sums are plain, and the server sees every noisy answer"
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """How many clients were asked and how many answers were used."""
+
+    asked: int
+    answered: int
+
+    @property
+    def dropped(self) -> int:
+        """Who was asked and is missing."""
+        return self.asked - self.answered
 
 
 @dataclass(frozen=True)
@@ -34,15 +52,26 @@ class Privacy:
     mechanism: str
     participation: Participation
     server: str
+    setting: str
     covers: str
     required_variance: float | None = None
     delivered_variance: float | None = None
 
+    @property
+    def epsilon(self) -> float:
+        """What the run cost at :attr:`delta`."""
+        return self.guarantee.epsilon
+
+    @property
+    def delta(self) -> float:
+        """The delta that belongs to :attr:`epsilon`."""
+        return self.guarantee.delta
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
-            "epsilon": self.guarantee.epsilon,
-            "delta": self.guarantee.delta,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
             "unit": self.guarantee.unit,
             "relation": self.guarantee.relation,
             "mechanism": self.mechanism,
@@ -51,6 +80,7 @@ class Privacy:
             "dropout": self.participation.dropout,
             "colluding": self.participation.colluding,
             "server": self.server,
+            "setting": self.setting,
             "accounting": self.guarantee.accounting,
             "covers": self.covers,
         }
@@ -68,8 +98,7 @@ class Result:
     config: Config
     candidates: tuple[Config, ...]
     tally: tuple[int, ...] | None
-    asked: int
-    answered: int
+    clients: Turnout
     privacy: Privacy
     seconds: dict[str, float]
     bytes: dict[str, dict[str, int]]
@@ -84,9 +113,9 @@ class Result:
             "candidates": list(self.candidates),
             "tally": None if self.tally is None else list(self.tally),
             "clients": {
-                "asked": self.asked,
-                "answered": self.answered,
-                "dropped": self.asked - self.answered,
+                "asked": self.clients.asked,
+                "answered": self.clients.answered,
+                "dropped": self.clients.dropped,
             },
             "privacy": self.privacy.to_json(),
             "accuracy": self.accuracy,

@@ -231,8 +231,10 @@ class Space:
         return None if (values := self._values()) is None else math.prod(map(len, values))
 
     def count(self, most: int, sampling: str) -> int:
-        """How many candidates there will be: a grid may have fewer than asked for."""
-        return math.prod(map(len, self._levels(most))) if sampling == "grid" else most
+        """How many candidates there will be: a grid, or a small space, may have fewer."""
+        if sampling == "grid":
+            return math.prod(map(len, self._levels(most)))
+        return most if self.size is None else min(most, self.size)
 
     def candidates(
         self, count: int, sampling: str = "sobol", rng: np.random.Generator | None = None
@@ -240,7 +242,7 @@ class Space:
         """Distinct configurations, spread over the space.
 
         Args:
-            count: how many; for a grid, at most how many.
+            count: how many; fewer where the space has no more, or a grid does not fit exactly.
             sampling: ``"sobol"`` fills the space evenly (scrambled Sobol points), ``"random"``
                 draws independently, ``"grid"`` crosses all choices with evenly spaced levels of
                 the numbers, equally many each and one more on the first ones where that fits.
@@ -252,11 +254,7 @@ class Space:
             raise ValueError(f"sampling is {sampling!r}; allowed are {', '.join(SAMPLINGS)}")
         if sampling == "grid":
             return tuple(map(self._config, product(*self._levels(count))))
-        if self.size is not None and self.size < count:
-            raise ValueError(
-                f"count is {count}, but the space has only {self.size} configurations; ask for at "
-                f"most {self.size}, or for sampling 'grid', which may return fewer than count"
-            )
+        count = self.count(count, sampling)
         rng = np.random.default_rng() if rng is None else rng
         found: dict[object, Config] = {}
         for config in chain(self._spread(count, sampling, rng), self._rest(count, rng)):

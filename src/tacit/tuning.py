@@ -18,11 +18,15 @@ from tacit.result import (
     COVERS,
     COVERS_NOTHING,
     CURIOUS_SERVER,
+    GRAPH_SERVER,
     OPEN_SERVER,
     SIGNED_SERVER,
+    SIMULATED,
     Privacy,
     Result,
+    Turnout,
 )
+from tacit.secure.graph import COMPLETE_UP_TO
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
 from tacit.tuners.tuner import Outcome, Tuner
@@ -52,7 +56,7 @@ def tune(
     >>> tastes = np.linspace(0.4, 0.6, 40)
     >>> clients = [lambda config, taste=taste: (config["x"] - taste) ** 2 for taste in tastes]
     >>> result = tune(clients, {"x": Float(0.0, 1.0)}, Vote(votes=3, candidates=16), seed=1)
-    >>> bool(0.2 < result.config["x"] < 0.8), result.privacy.guarantee.epsilon <= 1.0
+    >>> bool(0.2 < result.config["x"] < 0.8), result.privacy.epsilon <= 1.0
     (True, True)
 
     Args:
@@ -120,6 +124,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         mechanism="skellam" if noisy else "none",
         participation=federation.participation,
         server=_server(federation),
+        setting=SIMULATED,
         covers=COVERS if math.isfinite(guarantee.epsilon) else COVERS_NOTHING,
         required_variance=federation.variance if noisy else None,
         delivered_variance=share * answered if noisy else None,
@@ -129,8 +134,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         config=outcome.config,
         candidates=outcome.candidates,
         tally=None if outcome.tally is None else tuple(map(int, outcome.tally)),
-        asked=asked,
-        answered=answered,
+        clients=Turnout(asked, answered),
         privacy=privacy,
         seconds={stage: cost.seconds for stage, cost in federation.costs.items()},
         bytes={
@@ -143,4 +147,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
 def _server(federation: Federation) -> str:
     if federation.secure.name == "plain":
         return OPEN_SERVER
-    return SIGNED_SERVER if federation.signed else CURIOUS_SERVER
+    if not federation.signed:
+        return CURIOUS_SERVER
+    few = federation.participation.clients <= COMPLETE_UP_TO
+    return SIGNED_SERVER if few else GRAPH_SERVER

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+import platform
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from plotly.offline import get_plotlyjs
+
+import tacit
+from tacit.report import render
+from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER
+from tacit.tuners.tuner import Tuner
+
+PLAN = '[method]\nname = "vote"\nvotes = 5\n'
+SIGMA = 12.4
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'</pre></td>"
+
+
+def guarantee(epsilon: float) -> dict[str, Any]:
+    return {
+        "epsilon": epsilon,
+        "delta": 1e-5,
+        "setting": "a simulation",
+        "accounting": "exact worst pair, privacy-loss distribution",
+        "unit": "client",
+        "relation": "replace-one",
+    }
+
+
+def vote() -> dict[str, Any]:
+    counts = [3, 61, -10, 34]
+    candidates = [{"learning_rate": 10.0**-i, "optimizer": f"kind{i}"} for i in range(4)]
+    return {
+        "method": "vote",
+        "config": candidates[1],
+        "candidates": candidates,
+        "tally": counts,
+        "clients": {"asked": 50, "answered": 49, "dropped": 1},
+        "privacy": {
+            **guarantee(0.99991),
+            "mechanism": "skellam",
+            "required_variance": 138.9163,
+            "delivered_variance": SIGMA**2,
+            "dropout": 0.1,
+            "colluding": 0.0,
+            "server": CURIOUS_SERVER,
+            "covers": COVERS,
+        },
+        "accuracy": 0.97312,
+        "seconds": {"evaluate": 12.0, "open": 0.5},
+        "bytes": {"evaluate": {"up": 5000, "down": 20_000}, "open": {"up": 1000, "down": 4000}},
+    }
+
+
+def ledger(epsilon: float = 0.99991, kind: str = "skellam") -> dict[str, Any]:
+    line = {
+        "number": 3,
+        "run": "run-1",
+        "label": "the question",
+        "event": {"kind": kind},
+        "alone": guarantee(epsilon),
+        "total": guarantee(epsilon + 0.5),
+        "time": "2026-11-15T23:51:19+00:00",
+    }
+    return {
+        "federation": "hospitals",
+        "budget": {"epsilon": 4.0, "delta": 1e-5},
+        "lifetime": guarantee(epsilon + 0.5),
+        "run": "run-1",
+        "lines": [line],
+    }
+
+
+def in_clear() -> dict[str, Any]:
+    result = vote()
+    result.update(method="mean-of-winners", tally=None)
+    result["clients"] = {"asked": 0, "answered": 0, "dropped": 0}
+    result["privacy"].update(
+        epsilon="inf",
+        mechanism="none",
+        required_variance=None,
+        delivered_variance=None,
+        covers=COVERS_NOTHING,
+    )
+    return result
+
+
+def own_part(page: str) -> str:
+    """The page without plotly.js."""
+    library = get_plotlyjs()
+    assert page.count(library) <= 1
+    return page.replace(library, "")
+
+
+class Reader(HTMLParser):
+    """Every tag with its attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.text = " ".join("".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, attrs))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem is None:
+            self.words.append(data + ("" if data.endswith(" ") else " "))
+
+
+def text_of(result: dict[str, Any], lines: dict[str, Any]) -> str:
+    return Reader(own_part(render(result, PLAN, lines))).text
+
+
+def test_shows_the_chosen_configuration_its_accuracy_and_the_method() -> None:
+    text = text_of(vote(), ledger())
+    assert "learning_rate 0.1 optimizer kind1" in text
+    assert "97.31% accuracy on the public test split" in text
+    assert "vote method, 4 candidates" in text
+    assert "49 of 50 clients answered" in text
+
+
+def test_leaves_accuracy_out_where_nothing_was_trained() -> None:
+    assert "accuracy on the public" not in text_of(vote() | {"accuracy": None}, ledger())
+
+
+def test_ranks_all_candidates_and_marks_the_winner() -> None:
+    page = own_part(render(vote(), PLAN, ledger()))
+    table = page[page.index("<details>") : page.index("</details>")]
+    found = re.findall(r"<tr( class=strong)?><td>(\d)</td><td>(-?\d+)</td>", table)
+    assert found == [
+        (" class=strong", "1", "61"),
+        ("", "2", "34"),
+        ("", "3", "3"),
+        ("", "4", "-10"),
+    ]
+
+
+def test_puts_the_chosen_one_first_among_equals() -> None:
+    result = vote() | {"tally": [61, 61, 61, 2]}
+    page = own_part(render(result, PLAN, ledger()))
+    assert "<tr class=strong><td>1</td><td>61</td><td>0.1</td><td>kind1</td></tr>" in page
+
+
+def test_chart_draws_the_released_counts_and_the_noise_band() -> None:
+    page = own_part(render(vote(), PLAN, ledger()))
+    assert '"y":[61,34,3,-10]' in page
+    assert f'"y0":{-2 * SIGMA},"y1":{2 * SIGMA}' in page
+    assert '"#e0641e","#7390b0","#7390b0","#7390b0"' in page
+
+
+def test_says_what_the_gap_is_worth() -> None:
+    # Two equal candidates: the difference is N(0, 2 * 12.4^2), and 26.5 / 17.54 = 1.511 deviations.
+    text = text_of(vote(), ledger())
+    assert "largest counts are 61 and 34: a gap of 27, which is 2.18 σ" in text
+    assert "in about 13.1% of runs. That does not prove" in text
+    assert "within ±24.8 of the true ones" in text
+
+
+def test_does_not_belittle_a_clear_gap() -> None:
+    text = text_of(vote() | {"tally": [3, 161, -10, 34]}, ledger())
+    assert "a gap of 127" in text
+    assert "does not prove" not in text
+
+
+def test_a_tie_is_no_evidence() -> None:
+    text = text_of(vote() | {"tally": [3, 34, -10, 34]}, ledger())
+    assert "a gap of 0, which is 0.00 σ" in text
+    assert "in about 100% of runs" in text
+
+
+def test_draws_no_band_without_noise() -> None:
+    page = own_part(render(in_clear() | {"tally": [3, 61, -10, 34]}, PLAN, ledger(math.inf)))
+    assert "No noise was added" in page
+    assert "shapes" not in page
+
+
+def test_states_the_guarantee_with_epsilon_rounded_up() -> None:
+    text = text_of(vote(), ledger())
+    assert "differentially private at client level (replace-one), with ε = 1.000" in text
+    assert "δ = 0.00001" in text
+    assert "exp(ε) = 2.719" in text  # e^0.99991 is 2.71804
+    assert "Against whom honest-but-curious server" in text
+    assert "What the server saw the noisy tally only" in text
+    assert "at most 10% of the clients drop out; 1 of 50 did" in text
+    assert "at most 0% of the clients tell their noise; a curious participant is not" in text
+    assert "variance required 138.9 (σ = 11.8), delivered 153.8 (σ = 12.4)" in text
+    assert f"Covers {COVERS}" in text
+    assert "epsilon 0.99991 delta 1e-05 required variance 138.9163" in text
+
+
+def test_covers_a_curious_participant_when_collusion_was_planned_for() -> None:
+    result = vote()
+    result["privacy"]["colluding"] = 0.02
+    assert "curious participant" not in text_of(result, ledger())
+
+
+def test_warns_that_a_plain_sum_does_not_protect_from_the_server() -> None:
+    result = vote()
+    result["privacy"]["server"] = OPEN_SERVER
+    text = text_of(result, ledger())
+    assert "Not protected from the server." in text
+    assert "What the server saw every client’s noisy answer" in text
+    assert "ε at δ = 0.00001, not against the server" in text
+
+
+def test_an_infinite_epsilon_is_a_warning_and_no_statement() -> None:
+    page = render(in_clear(), PLAN, ledger(math.inf, "unprotected"))
+    text = Reader(page).text
+    assert '<div class="warning" role="alert"><strong>No privacy guarantee' in page
+    assert "<blockquote>" not in page
+    assert "What the server saw clients’ answers in clear, to “the question”" in text
+    assert "There is none: the method “mean-of-winners” had clients answer in clear" in text
+    assert "spent so far ∞ 0.00001 budget 4.0 0.00001" in text
+
+
+def test_a_page_without_tally_needs_no_plotly() -> None:
+    assert len(render(in_clear(), PLAN, ledger(math.inf, "unprotected"))) < 20_000
+
+
+def test_shows_the_ledger() -> None:
+    text = text_of(vote(), ledger())
+    assert "the question 3 skellam 1.000 1.500 2026-11-15T23:51:19+00:00" in text
+    assert "spent so far 1.500 0.00001 budget 4.0 0.00001" in text
+
+
+def test_adds_up_time_and_bytes() -> None:
+    text = text_of(vote(), ledger())
+    assert "evaluate 12.00 s 5.0 kB 20.0 kB 500 B" in text
+    assert "total 12.50 s 6.0 kB 24.0 kB 600 B" in text
+
+
+def test_ends_with_the_plan_and_the_versions() -> None:
+    page = render(vote(), PLAN, ledger())
+    versions = f"Tacit {tacit.__version__}, Python {platform.python_version()} and NumPy"
+    assert f"{versions} {np.__version__}" in page
+    assert "<pre>[method]\nname = &quot;vote&quot;\nvotes = 5\n</pre>" in page
+
+
+def test_text_from_the_data_never_becomes_markup() -> None:
+    def page(word: str) -> Reader:
+        result, lines = copy.deepcopy(vote()), ledger()
+        for candidate in result["candidates"]:
+            candidate["optimizer"] = candidate[word] = word
+        for name in ("unit", "relation", "mechanism", "server", "accounting", "covers"):
+            result["privacy"][name] = word
+        result["method"] = lines["federation"] = lines["run"] = word
+        lines["lifetime"]["accounting"] = word
+        lines["lines"][0].update(label=word, time=word, event={"kind": word})
+        for costs in (result["seconds"], result["bytes"]):
+            costs[word] = costs.pop("open")
+        return Reader(own_part(render(result, word, lines)))
+
+    harmless, hostile = page("harmless"), page(HOSTILE)
+    assert hostile.tags == harmless.tags
+    assert hostile.text.count("<script>alert(1)") == harmless.text.count("harmless") > 20
+
+
+def test_markup_in_a_hover_text_is_shown_not_drawn() -> None:
+    result = vote()
+    result["candidates"][0]["optimizer"] = "<b>bold</b></script>"
+    page = own_part(render(result, PLAN, ledger()))
+    hover = re.search(r'"customdata":\[(.*?)\]', page)
+    assert hover
+    assert "&lt;b&gt;bold" in json.loads(f"[{hover.group(1)}]")[2]
+
+
+def test_loads_nothing_from_anywhere() -> None:
+    page = own_part(render(vote(), PLAN, ledger()))
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "url(" not in page
+    tags = Reader(page).tags
+    assert {tag for tag, _ in tags}.isdisjoint({"link", "img", "iframe", "object", "base"})
+    assert {name for _, attributes in tags for name, _ in attributes}.isdisjoint({"src", "href"})
+    assert "default-src 'none'" in page
+
+
+def test_is_smaller_than_six_megabytes_with_plotly_inside() -> None:
+    page = render(vote(), PLAN, ledger())
+    assert get_plotlyjs() in page
+    assert len(page.encode()) < 6_000_000
+
+
+@pytest.mark.parametrize(
+    ("method", "epsilon"),
+    [
+        (tacit.Vote(votes=3, candidates=16), 1.0),
+        (tacit.RandomGuess(candidates=16), 1.0),
+        (tacit.MeanOfWinners(candidates=16), math.inf),
+    ],
+)
+def test_renders_what_a_real_run_wrote(method: Tuner, epsilon: float) -> None:
+    def loss(config: dict[str, Any]) -> float:
+        return float((config["x"] - 0.5) ** 2)
+
+    budget = tacit.Budget(epsilon, 1e-5)
+    result = tacit.tune([loss] * 12, {"x": tacit.Float(0.0, 1.0)}, method, budget, seed=1)
+    written, lines = (json.loads(json.dumps(part)) for part in (result.to_json(), result.ledger))
+    text = text_of(written, lines)
+    assert f"x {result.config['x']:.6g}" in text
+    assert ("No privacy guarantee" in text) == math.isinf(epsilon)
+    assert ("two largest counts" in text) == (result.tally is not None)
