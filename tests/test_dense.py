@@ -300,3 +300,19 @@ def test_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r"pip install 'tacit\[torch\]'"):
         client.score({})
+
+
+def test_small_steps_use_one_thread_and_give_the_others_back() -> None:
+    seen = []
+    real = torch.autograd.grad
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return real(*arguments)
+
+    torch.set_num_threads(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", watched)
+        digits_client().score({"learning_rate": 0.1})
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2

@@ -263,3 +263,24 @@ def test_uploads_are_as_large_as_the_plan_says(clients: int) -> None:
     measured = sum(cost.up for cost in built.costs.values()) / clients
     planned = upload_bytes(built.participation, len(CANDIDATES), 32)
     assert 0.95 * planned <= measured <= planned
+
+
+@pytest.mark.parametrize("roster", [True, False])
+def test_a_server_cannot_ask_others_for_less_noise(roster: bool) -> None:
+    """Client 0 would rely on noise that the others were never asked for."""
+    built = federation([likes(0.5)] * 5, 139.0, budget=Budget(30.0, 1e-5), roster=roster)
+    inner = channel(built)
+
+    class Lying(LocalChannel):
+        def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+            altered = dict(requests)
+            if stage == "evaluate":
+                honest = msgspec.msgpack.decode(requests[0], type=AskSum)
+                less = encode(msgspec.structs.replace(honest, variance=10.0))
+                altered = {client: less if client else requests[0] for client in requests}
+            return super().ask(stage, altered)
+
+    lying = Lying(inner.endpoints)
+    with pytest.raises(TooFewClients):
+        replace(built, channel=lying).sum(BALLOT, "vote")
+    assert all(len(endpoint.ledger) == 0 for endpoint in inner.endpoints)

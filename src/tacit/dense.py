@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -38,6 +39,7 @@ HYPERPARAMETERS: Mapping[str, float] = {
 
 METRICS = ("loss", "error")
 
+_PRODUCTS_WORTH_A_THREAD = 20_000_000
 _ROWS_AT_ONCE = 1024  # bounds the memory of an evaluation: rows x candidates x widest layer
 
 
@@ -138,18 +140,23 @@ def train(
     momentum, weight_decay = (
         _tensor(values[name]).float() for name in ("momentum", "weight_decay")
     )
-    for epoch in range(epochs):
-        rate = (first_rate * decay**epoch).float()
-        for rows in torch.split(_tensor(rng.permutation(len(examples))), batch):
-            # the gradient of a sum of losses holds each candidate's own gradient
-            loss = _losses(_logits(parameters, features[rows]), labels[rows]).sum()
-            gradients = torch.autograd.grad(loss, parameters)
-            with torch.no_grad():
-                for parameter, velocity, gradient in zip(
-                    parameters, velocities, gradients, strict=True
-                ):
-                    velocity.mul_(momentum).add_(gradient).addcmul_(parameter, weight_decay)
-                    parameter.addcmul_(velocity, rate, value=-1)
+
+    def step(rows: Tensor, rate: Tensor) -> None:
+        # the gradient of a sum of losses holds each candidate's own gradient
+        loss = _losses(_logits(parameters, features[rows]), labels[rows]).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, velocity, gradient in zip(
+                parameters, velocities, gradients, strict=True
+            ):
+                velocity.mul_(momentum).add_(gradient).addcmul_(parameter, weight_decay)
+                parameter.addcmul_(velocity, rate, value=-1)
+
+    with _threads(sum(array.size for array in weights) * min(batch, len(examples))):
+        for epoch in range(epochs):
+            rate = (first_rate * decay**epoch).float()
+            for rows in torch.split(_tensor(rng.permutation(len(examples))), batch):
+                step(rows, rate)
     return tuple(parameter.detach().numpy() for parameter in parameters)
 
 
@@ -246,6 +253,23 @@ def _torch() -> ModuleType:
     return torch
 
 
+@contextmanager
+def _threads(products: int) -> Iterator[None]:
+    """One thread for small steps: waiting for a second one costs more than it brings.
+
+    On a busy machine it can cost everything, because OpenMP's threads wait for each other after
+    every operation.
+    """
+    torch = _torch()
+    before = torch.get_num_threads()
+    if products < _PRODUCTS_WORTH_A_THREAD:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _tensor(array: npt.NDArray[Any]) -> Tensor:
     """A copy: training must not write into what the caller holds."""
     copied: Tensor = _torch().tensor(np.ascontiguousarray(array))
@@ -283,8 +307,10 @@ def _outputs(weights: Weights, examples: Examples) -> Iterator[tuple[Tensor, Ten
     parameters = [_tensor(array) for array in weights]
     for start in range(0, len(examples), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
-        logits = _logits(parameters, _tensor(examples.features[some]))
-        yield logits.double(), _tensor(examples.labels[some])
+        rows = _tensor(examples.features[some])
+        with _threads(sum(array.size for array in weights) * len(rows)):
+            logits = _logits(parameters, rows).double()
+        yield logits, _tensor(examples.labels[some])
 
 
 def _columns(configs: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[np.float64]]:

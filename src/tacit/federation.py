@@ -17,7 +17,7 @@ from secrets import token_bytes
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tacit.privacy.events import Unprotected
 from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
@@ -32,6 +32,7 @@ from tacit.query import (
     SumQuery,
     Sums,
 )
+from tacit.secure.crypto import digest
 from tacit.secure.masks import MaskedParticipant, MaskedSum
 from tacit.secure.plain import PlainParticipant, PlainSum
 from tacit.secure.protocol import Participant, Refused, Round, SecureSum, TooFewClients
@@ -79,6 +80,7 @@ class Waiting(Struct, frozen=True, array_like=True):
     """An endpoint between two stages."""
 
     session: bytes
+    question: bytes
     variance: float
     query: Sums
     sum_state: bytes
@@ -124,13 +126,13 @@ class Endpoint:
             raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(message.session)}")
         match message:
             case AskSum():
-                return self._begin(message)
+                return self._begin(message, digest(b"question", request))
             case Continue():
                 return self._continue(state, message)
             case AskInClear():
                 return state, self._in_clear(message)
 
-    def _begin(self, message: AskSum) -> tuple[bytes, bytes]:
+    def _begin(self, message: AskSum, question: bytes) -> tuple[bytes, bytes]:
         if message.secure != self.secure:
             raise Refused(f"the sum would be {message.secure!r}; this client takes {self.secure!r}")
         if self.ledger.knows(message.session.hex()):
@@ -141,8 +143,8 @@ class Endpoint:
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
         noisy = self._noisy_answer(message.query, mechanism)
-        step = self._participant(message.session, mechanism).begin(noisy)
-        waiting = Waiting(message.session, message.variance, message.query, step.state)
+        step = self._participant(message.session, question, mechanism).begin(noisy)
+        waiting = Waiting(message.session, question, message.variance, message.query, step.state)
         return _encode(waiting), step.reply
 
     def _continue(self, state: bytes, message: Continue) -> tuple[bytes, bytes]:
@@ -152,14 +154,14 @@ class Endpoint:
         if message.session != waiting.session:
             raise Refused("the message belongs to another session")
         mechanism = self._mechanism(waiting.query, waiting.variance)
-        step = self._participant(waiting.session, mechanism).step(waiting.sum_state, message.body)
+        participant = self._participant(waiting.session, waiting.question, mechanism)
+        step = participant.step(waiting.sum_state, message.body)
         if step.releases:
             try:
                 self.ledger.charge(mechanism.event, "answer", run=waiting.session.hex())
             except BudgetExceeded as error:
                 raise Refused(f"this client's own budget: {error}") from None
-        following = Waiting(waiting.session, waiting.variance, waiting.query, step.state)
-        return _encode(following), step.reply
+        return _encode(structs.replace(waiting, sum_state=step.state)), step.reply
 
     def _in_clear(self, message: AskInClear) -> bytes:
         query = message.query
@@ -180,8 +182,10 @@ class Endpoint:
         except ValueError as error:
             raise Refused(str(error)) from None
 
-    def _participant(self, session: bytes, mechanism: SkellamMechanism) -> Participant:
-        around = Round.of(session, mechanism)
+    def _participant(
+        self, session: bytes, question: bytes, mechanism: SkellamMechanism
+    ) -> Participant:
+        around = Round.of(session, mechanism, question)
         if self.secure == "plain":
             return PlainParticipant(around)
         return MaskedParticipant(around, self.number, self.identity, self.roster)
@@ -320,7 +324,8 @@ class Federation:
             once = {id(body): _encode(Continue(VERSION, session, body)) for body in bodies.values()}
             return self._ask(stage, {client: once[id(body)] for client, body in bodies.items()})
 
-        total = self.secure.total(Round.of(session, mechanism), first, carry)
+        around = Round.of(session, mechanism, digest(b"question", question))
+        total = self.secure.total(around, first, carry)
         self.turnouts.append((len(clients), len(total.survivors)))
         return Sum(total.value, len(clients), len(total.survivors), charge)
 

@@ -44,19 +44,26 @@ class Round:
     """What both sides know about one sum, each from its own configuration.
 
     ``bits`` is 32 or 64: the least in which the sum wraps with a chance below 2^-60. Noise is never
-    clipped to fit.
+    clipped to fit. ``question`` is a digest of what was asked and of the noise it asked for: it is
+    bound into every signature and sealed box, so that nobody can be told another noise than others.
     """
 
     session: bytes
     participation: Participation
     length: int
     bits: int
+    question: bytes = b""
 
     @classmethod
-    def of(cls, session: bytes, mechanism: SkellamMechanism) -> Round:
+    def of(cls, session: bytes, mechanism: SkellamMechanism, question: bytes = b"") -> Round:
         """The round for the sum that a mechanism protects."""
-        bound = mechanism.bound
-        return cls(session, mechanism.participation, bound.length, modulus_bits(mechanism))
+        return cls(
+            session,
+            mechanism.participation,
+            mechanism.bound.length,
+            modulus_bits(mechanism),
+            question,
+        )
 
     @property
     def threshold(self) -> int:
@@ -89,9 +96,8 @@ class Round:
     def describe(self) -> bytes:
         """Everything that signatures bind a message to."""
         p = self.participation
-        return f"{p.clients} {p.dropout!r} {p.colluding!r} {self.length} {self.bits} ".encode() + (
-            self.session
-        )
+        numbers = f"{p.clients} {p.dropout!r} {p.colluding!r} {self.length} {self.bits} "
+        return numbers.encode() + self.session + b" " + self.question
 
 
 @dataclass(frozen=True)
