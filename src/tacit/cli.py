@@ -40,7 +40,7 @@ from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import Plan
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
-from tacit.secure.protocol import TooFewClients
+from tacit.secure.protocol import SpoiledSum, TooFewClients
 
 POOR_CHANCE = 0.9
 
@@ -88,7 +88,7 @@ def main() -> None:
         app()
     except (ValueError, LedgerError, BudgetExceeded, EvaluationFailed, ImportError) as error:
         _fail(str(error))
-    except TooFewClients as error:
+    except (TooFewClients, SpoiledSum) as error:
         _fail(str(error), code=3)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")

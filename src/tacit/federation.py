@@ -118,7 +118,7 @@ class Endpoint:
         """The next state and the reply, or :class:`Refused`, which leaves everything as it was."""
         try:
             message = _requests.decode(request)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Refused(f"the message cannot be read: {error}") from None
         if message.version != VERSION:
             raise Refused(f"the message has version {message.version}; this client has {VERSION}")

@@ -14,8 +14,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
+DIGEST_BYTES = 32
 BOX_OVERHEAD = NONCE_BYTES + 16
 _COUNTER_START = bytes(16)
+_ANY_SECRET = b"any".ljust(KEY_BYTES)
 
 
 def fresh() -> bytes:
@@ -33,6 +35,15 @@ def agree(secret: bytes, public: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).exchange(
         X25519PublicKey.from_public_bytes(public)
     )
+
+
+def is_public_key(key: bytes) -> bool:
+    """Whether these bytes are an X25519 key that one can agree with."""
+    try:
+        agree(_ANY_SECRET, key)
+    except ValueError:
+        return False
+    return True
 
 
 def derive(secret: bytes, purpose: bytes, session: bytes) -> bytes:

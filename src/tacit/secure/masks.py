@@ -26,8 +26,8 @@ protocol starts, so the sum is what the accounting prices. Without a roster this
 server that follows the protocol. With one, keys cannot be swapped, and a list of survivors opens
 only when so many signed it that two such lists would share an honest signer; so one list at most
 opens, and no secret of it opens twice. Above 64 clients one assumption about the server remains:
-it does not choose *who drops out* by looking at the graph. (The graph itself it can have redrawn
-three times at most, which multiplies the failure chance by four.)
+it does not choose by the graph *who drops out* or whom it tells of whom. (The graph itself it can
+have redrawn three times at most, which multiplies the failure chance by four.)
 
 The client's half is pure steps over explicit states; a request that comes twice, too early or for
 another session finds no step. Written by hand because no library on PyPI sums integers this way
@@ -74,7 +74,7 @@ from tacit.secure.messages import (
     unpack_request,
     unpack_state,
 )
-from tacit.secure.protocol import Ask, Refused, Round, Step, TooFewClients, Total
+from tacit.secure.protocol import Ask, Refused, Round, SpoiledSum, Step, TooFewClients, Total
 from tacit.secure.roster import SIGNATURE_BYTES, Identity, Roster
 from tacit.secure.setup import (
     Members,
@@ -88,6 +88,7 @@ from tacit.secure.setup import (
     packed,
     setup_digest,
     survivors_text,
+    usable,
 )
 
 MOST_ATTEMPTS = 4
@@ -194,6 +195,7 @@ class MaskedParticipant:
         shared = Shared(
             setup_digest=setup_digest(members, seed),
             members=members.clients,
+            share_threshold=wired.share_threshold,
             self_seed=self_seed,
             box_keys=box_keys,
             mask_keys=mask_keys,
@@ -208,6 +210,12 @@ class MaskedParticipant:
         if request.boxes.keys() != state.box_keys.keys() & set(sharers):
             # Masks left out on purpose would cut the graph and open smaller sums.
             raise Refused("shares of some neighbour were withheld, or came from no neighbour")
+        everyone_is_near = len(state.box_keys) == len(state.members) - 1
+        if not everyone_is_near and len(request.boxes) < state.share_threshold:
+            raise Refused(
+                f"only {len(request.boxes)} neighbours shared; with fewer than "
+                f"{state.share_threshold} all of them might collude"
+            )
         held = {self.me: state.own_shares}
         for other, box in request.boxes.items():
             held[other] = self._unseal(state.box_keys[other], box, other)
@@ -362,6 +370,8 @@ class MaskedSum:
             value = value - own_mask(around, seed)
         for client in sorted(shares.keys() - sealed.keys()):
             secret = _recovered(client, key_shares, wired.share_threshold)
+            if crypto.public_key(secret) != adverts[client].mask_key:
+                raise SpoiledSum
             for other in near[client]:
                 if other not in sealed:
                     continue
@@ -395,9 +405,10 @@ class MaskedSum:
             and advert.client == client
             and (self.roster is None or is_signed(around, attempt, advert, self.roster))
         }
-        if len(adverts) < around.threshold:
-            raise TooFewClients("advertise", len(adverts), around.threshold)
-        return adverts
+        accepted = usable(adverts, around)
+        if len(accepted) < around.threshold:
+            raise TooFewClients("advertise", len(accepted), around.threshold)
+        return accepted
 
 
 @dataclass(frozen=True)
@@ -468,7 +479,10 @@ def _recovered(
     given = {holder: held[client] for holder, held in shares.items() if client in held}
     if len(given) < share_threshold:
         raise TooFewClients("open", len(given), share_threshold)
-    return shamir.recover(given, share_threshold)
+    try:
+        return shamir.recover(given, share_threshold)
+    except ValueError:
+        raise SpoiledSum from None
 
 
 def upload_bytes(participation: Participation, length: int, bits: int) -> int:

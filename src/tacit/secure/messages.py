@@ -121,6 +121,7 @@ class Shared(Struct, frozen=True, array_like=True, tag=3):
 
     setup_digest: bytes
     members: tuple[int, ...]
+    share_threshold: int
     self_seed: bytes
     box_keys: dict[int, bytes]
     mask_keys: dict[int, bytes]
@@ -180,12 +181,12 @@ def unpack_reply(kind: type[T], data: bytes) -> T | None:
     """A client's reply of the expected kind; None for anything else."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
 def _unpack(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(f"the message cannot be read: {error}") from None

@@ -15,7 +15,7 @@ import numpy as np
 from tacit.privacy.skellam import IntArray
 from tacit.secure.protocol import Ask, Refused, Round, Step, TooFewClients, Total
 
-_SEND, _SENT = b"send", b"sent"
+_SEND, _SENT = b"send", b""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,16 @@ class TooFewClients(Exception):
         )
 
 
+class SpoiledSum(Exception):
+    """What some client shared does not fit together; the sum stays closed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "what some client shared does not fit together, so the sum cannot be opened and "
+            "nothing was released: a client is faulty or hostile; ask again without it"
+        )
+
+
 @dataclass(frozen=True)
 class Round:
     """What both sides know about one sum, each from its own configuration.
@@ -139,6 +149,7 @@ class SecureSum(Protocol):
 
         Raises:
             TooFewClients: when fewer than the round's threshold are left; nothing was released.
+            SpoiledSum: when what clients shared does not fit together; nothing was released.
         """
 
 

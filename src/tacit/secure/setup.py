@@ -51,6 +51,19 @@ def checked_members(packed: bytes, around: Round, attempt: int, roster: Roster |
     return Members.of(packed, {advert.client: advert for advert in adverts})
 
 
+def usable(adverts: Mapping[int, Advert], around: Round) -> dict[int, Advert]:
+    """The adverts that nobody would refuse: with keys that work and that no other client has."""
+    seen: set[bytes] = set()
+    found = {}
+    for client, advert in sorted(adverts.items()):
+        keys = {advert.cipher_key, advert.mask_key}
+        fits = len(advert.commitment) == (crypto.DIGEST_BYTES if around.draws_graph else 0)
+        if fits and len(keys) == 2 and not keys & seen and all(map(crypto.is_public_key, keys)):
+            found[client] = advert
+            seen |= keys
+    return found
+
+
 def is_signed(around: Round, attempt: int, advert: Advert, roster: Roster) -> bool:
     """Whether an advert is signed by the client that the roster names."""
     keys = advert.cipher_key, advert.mask_key

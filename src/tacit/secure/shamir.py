@@ -8,6 +8,7 @@ them. Written by hand because the maintained libraries share 128-bit or byte-wis
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from secrets import randbelow
@@ -41,18 +42,36 @@ def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, by
 def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """The secret, or a ValueError when there are too few shares or they do not fit together.
 
-    Spare shares are used as a check: two different sets of ``threshold`` must agree.
+    Spare shares are a check. A word of values lies on a polynomial of degree below t exactly when
+    it is orthogonal to all words ``weight_i r(x_i)`` with r of degree below m - t; a random r, here
+    a hash of the shares, finds a wrong word except with a chance of 1 / prime (Cascudo and David,
+    "SCRAPE", 2017).
     """
     if len(shares) < threshold:
         raise ValueError(f"found {len(shares)} shares; {threshold} are needed")
-    holders = sorted(shares)
-    found = {
-        _at_zero(shares, tuple(chosen)) for chosen in (holders[:threshold], holders[-threshold:])
-    }
-    secret = found.pop()
-    if found or secret >> (8 * SECRET_BYTES):
+    holders = tuple(sorted(shares))
+    values = [int.from_bytes(shares[holder], "big") for holder in holders]
+    spare = _challenge(shares, len(holders) - threshold)
+    products = (
+        weight * _value(spare, holder + 1) * value
+        for weight, holder, value in zip(_dual(holders), holders, values, strict=True)
+    )
+    weights = _lagrange(holders[:threshold])
+    secret = sum(w * v for w, v in zip(weights, values, strict=False)) % PRIME
+    if (spare and sum(products) % PRIME) or secret >> (8 * SECRET_BYTES):
         raise ValueError("the shares do not belong to one secret")
     return secret.to_bytes(SECRET_BYTES, "big")
+
+
+def _challenge(shares: Mapping[int, bytes], count: int) -> list[int]:
+    state = hashlib.shake_256()
+    for holder in sorted(shares):
+        state.update(holder.to_bytes(8, "big") + hashlib.sha256(shares[holder]).digest())
+    drawn = state.digest(2 * SECRET_BYTES * count)
+    return [
+        int.from_bytes(drawn[start : start + 2 * SECRET_BYTES], "big") % PRIME
+        for start in range(0, len(drawn), 2 * SECRET_BYTES)
+    ]
 
 
 def _value(coefficients: list[int], point: int) -> int:
@@ -60,17 +79,6 @@ def _value(coefficients: list[int], point: int) -> int:
     for coefficient in coefficients:
         value = (value * point + coefficient) % PRIME
     return value
-
-
-def _at_zero(shares: Mapping[int, bytes], chosen: tuple[int, ...]) -> int:
-    weights = _lagrange(chosen)
-    return (
-        sum(
-            weight * int.from_bytes(shares[holder], "big")
-            for weight, holder in zip(weights, chosen, strict=True)
-        )
-        % PRIME
-    )
 
 
 @lru_cache(maxsize=4096)
@@ -85,4 +93,17 @@ def _lagrange(holders: tuple[int, ...]) -> tuple[int, ...]:
                 above = above * other % PRIME
                 below = below * (other - point) % PRIME
         weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)
+
+
+@lru_cache(maxsize=4096)
+def _dual(holders: tuple[int, ...]) -> tuple[int, ...]:
+    """Weights that make every polynomial of degree below ``len(holders) - 1`` sum to zero."""
+    weights = []
+    for holder in holders:
+        product = 1
+        for other in holders:
+            if other != holder:
+                product = product * (holder - other) % PRIME
+        weights.append(pow(product, -1, PRIME))
     return tuple(weights)
