@@ -533,8 +533,9 @@ def test_a_swapped_key_is_refused() -> None:
         round_of(10, dropout=0.1, length=16),
         round_of(10, dropout=0.2, colluding=0.1, length=16),
         round_of(11, dropout=0.2, length=16),
+        replace(round_of(10, dropout=0.2, length=16), question=b"another question"),
     ],
-    ids=["session", "length", "bits", "dropout", "colluding", "clients"],
+    ids=["session", "length", "bits", "dropout", "colluding", "clients", "question"],
 )
 def test_adverts_and_signatures_of_another_round_are_refused(elsewhere: Round) -> None:
     other = MaskedParticipant(elsewhere, 3, identity(3), roster_of(10))
@@ -631,6 +632,7 @@ def test_boxes_open_unaltered_and_in_their_place_only() -> None:
     key, box = rehearsal.kept(Shared, "share", 0).box_keys[3], delivery.boxes[3]
     here, elsewhere = rehearsal.around.describe(), round_of(10, session=b"elsewhere").describe()
     text = crypto.unseal(key, box, here + b" 3 0")
+    asked = replace(rehearsal.around, question=b"another question").describe()
     for wrong in (
         bytes([box[0] ^ 1]) + box[1:],
         box[:20] + bytes([box[20] ^ 1]) + box[21:],
@@ -645,6 +647,7 @@ def test_boxes_open_unaltered_and_in_their_place_only() -> None:
         rehearsal.answered(Shares, "share", 0).boxes[3],
         crypto.seal(key, text, here + b" 0 3"),
         crypto.seal(key, text, elsewhere + b" 3 0"),
+        crypto.seal(key, text, asked + b" 3 0"),
         crypto.seal(bytes(32), text, here + b" 3 0"),
     ):
         request = altered(delivery, boxes={**delivery.boxes, 3: wrong})
@@ -782,7 +785,7 @@ def test_attempts_only_move_on_and_end() -> None:
     refuses(wide(), "reveal", Adverts(later), "not signed by the client", client=1)
 
 
-def test_a_client_seals_nothing_without_any_neighbour() -> None:
+def test_a_client_seals_nothing_without_enough_neighbours() -> None:
     """From 400 clients on (drop-out 0.1, degree 38, 40 may be missing) a server can name sharers
     to one client that include none of its neighbours. Sealed under its own mask alone, which its
     neighbours, told other sharers, would open, that client's vector would be the server's.
@@ -795,11 +798,23 @@ def test_a_client_seals_nothing_without_any_neighbour() -> None:
     revealed = participants[0].step(steps[0].state, pack(Adverts(adverts)))
     setup = Setup(adverts, tuple(state.randomness for state in advertised))
     shared = participants[0].step(revealed.state, pack(setup))
-    near = msgspec.msgpack.decode(shared.reply, type=Shares).boxes
-    strangers = tuple(client for client in range(400) if client not in near)
-    assert len(strangers) >= 360
-    with pytest.raises(Refused):
-        participants[0].step(shared.state, pack(Delivery(strangers, {})))
+    near = sorted(msgspec.msgpack.decode(shared.reply, type=Shares).boxes)
+    assert len(near) == 38
+    boxes = {}
+    for other in near[:22]:
+        state = participants[other].step(steps[other].state, pack(Adverts(adverts))).state
+        reply = participants[other].step(state, pack(setup)).reply
+        boxes[other] = msgspec.msgpack.decode(reply, type=Shares).boxes[0]
+
+    def delivery(count: int) -> bytes:
+        left = near[:count]
+        sharers = tuple(c for c in range(400) if c not in near or c in left)
+        return pack(Delivery(sharers, {other: boxes[other] for other in left}))
+
+    for count in (0, 1, 21):
+        with pytest.raises(Refused, match=f"only {count} neighbours shared; with fewer than 22"):
+            participants[0].step(shared.state, delivery(count))
+    assert participants[0].step(shared.state, delivery(22)).releases
 
 
 # --- the server stands hostile clients ------------------------------------------------------------
@@ -890,6 +905,15 @@ def test_replies_of_clients_that_were_not_asked_count_for_nothing(with_roster: b
 
     total = MaskedSum(rehearsal.roster).total(rehearsal.around, first, ask)
     check(rehearsal, total)
+
+
+@pytest.mark.xfail(strict=True, raises=TooFewClients, reason="the server forwards such adverts")
+def test_an_advert_of_a_client_beyond_the_round_counts_for_nothing() -> None:
+    """Without a roster: every client refuses a list with a number that the round does not have."""
+    rehearsal = Rehearsal(round_of(7, dropout=0.3), dropouts={7: "share"})
+    first = rehearsal.ask("advertise", dict.fromkeys(range(7), b""))
+    first[7] = pack(Advert(7, new_key(), new_key(), b"", b""))
+    check(rehearsal, MaskedSum().total(rehearsal.around, first, rehearsal.ask))
 
 
 @pytest.mark.parametrize("with_roster", [False, True])

@@ -306,7 +306,7 @@ class MaskedSum:
         reveals: dict[int, bytes] = {}
         while around.draws_graph:
             request = Adverts(packed(adverts))
-            answered = asking.some(
+            answered = asking.replies(
                 "reveal",
                 dict.fromkeys(adverts, request),
                 Reveal,
@@ -318,7 +318,6 @@ class MaskedSum:
             attempt += 1
             if attempt == MOST_ATTEMPTS:
                 raise TooFewClients("reveal", len(reveals), len(adverts))
-            asking.check_enough("reveal", reveals)
             first = ask("advertise", dict.fromkeys(reveals, pack(Again(attempt))))
             adverts = self._valid_adverts(around, attempt, first)
         return self._open(around, asking, adverts, reveals)
@@ -334,7 +333,7 @@ class MaskedSum:
         near = {client: neighbours(order, wired.degree, client) for client in members.clients}
 
         setup = Setup(packed(adverts), drawn)
-        shares = asking.enough(
+        shares = asking.replies(
             "share",
             dict.fromkeys(members.clients, setup),
             Shares,
@@ -348,7 +347,7 @@ class MaskedSum:
             )
             for client in shares
         }
-        sealed = asking.enough(
+        sealed = asking.replies(
             "seal",
             deliveries,
             Sealed,
@@ -358,7 +357,9 @@ class MaskedSum:
         text = survivors_text(around, setup_digest(members, seed), sharers, survivors)
         signatures = self._confirmations(asking, text, survivors)
         opening = Opening(survivors, signatures)
-        opened = asking.some("open", dict.fromkeys(signatures or survivors, opening), Opened)
+        opened = asking.replies(
+            "open", dict.fromkeys(signatures or survivors, opening), Opened, least=1
+        )
         self_shares = {holder: reply.self_shares for holder, reply in opened.items()}
         key_shares = {holder: reply.key_shares for holder, reply in opened.items()}
 
@@ -386,7 +387,7 @@ class MaskedSum:
         if self.roster is None:
             return {}
         roster = self.roster
-        confirmed = asking.enough(
+        confirmed = asking.replies(
             "confirm",
             dict.fromkeys(survivors, Survivors(survivors)),
             Confirmation,
@@ -418,36 +419,27 @@ class _Asking:
     around: Round
     ask: Ask
 
-    def some(
+    def replies(
         self,
         stage: str,
         requests: Mapping[int, Request],
         kind: type[ReplyType],
         valid: Callable[[int, ReplyType], bool] = lambda _client, _reply: True,
+        least: int | None = None,
     ) -> dict[int, ReplyType]:
+        """Valid replies, at least as many as the round's threshold unless ``least`` is given."""
         once = {id(request): pack(request) for request in requests.values()}
-        replies = self.ask(stage, {c: once[id(request)] for c, request in requests.items()})
-        found = {client: unpack_reply(kind, reply) for client, reply in sorted(replies.items())}
-        return {
+        raw = self.ask(stage, {c: once[id(request)] for c, request in requests.items()})
+        found = {client: unpack_reply(kind, reply) for client, reply in sorted(raw.items())}
+        accepted = {
             client: reply
             for client, reply in found.items()
             if reply is not None and client in requests and valid(client, reply)
         }
-
-    def enough(
-        self,
-        stage: str,
-        requests: Mapping[int, Request],
-        kind: type[ReplyType],
-        valid: Callable[[int, ReplyType], bool] = lambda _client, _reply: True,
-    ) -> dict[int, ReplyType]:
-        replies = self.some(stage, requests, kind, valid)
-        self.check_enough(stage, replies)
-        return replies
-
-    def check_enough(self, stage: str, replies: Mapping[int, object]) -> None:
-        if len(replies) < self.around.threshold:
-            raise TooFewClients(stage, len(replies), self.around.threshold)
+        needed = self.around.threshold if least is None else least
+        if len(accepted) < needed:
+            raise TooFewClients(stage, len(accepted), needed)
+        return accepted
 
 
 def _checked_list(
