@@ -907,7 +907,6 @@ def test_replies_of_clients_that_were_not_asked_count_for_nothing(with_roster: b
     check(rehearsal, total)
 
 
-@pytest.mark.xfail(strict=True, raises=TooFewClients, reason="the server forwards such adverts")
 def test_an_advert_of_a_client_beyond_the_round_counts_for_nothing() -> None:
     """Without a roster: every client refuses a list with a number that the round does not have."""
     rehearsal = Rehearsal(round_of(7, dropout=0.3), dropouts={7: "share"})

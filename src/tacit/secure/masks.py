@@ -403,7 +403,7 @@ class MaskedSum:
             client: advert
             for client, advert in found.items()
             if advert is not None
-            and advert.client == client
+            and advert.client == client < around.participation.clients
             and (self.roster is None or is_signed(around, attempt, advert, self.roster))
         }
         accepted = usable(adverts, around)
