@@ -30,11 +30,10 @@ def public_key(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def agree(secret: bytes, public: bytes) -> bytes:
-    """The X25519 secret of two parties; keys of small order are refused with a ValueError."""
-    return X25519PrivateKey.from_private_bytes(secret).exchange(
-        X25519PublicKey.from_public_bytes(public)
-    )
+def agree(secret: bytes, *others: bytes) -> list[bytes]:
+    """The X25519 secrets with some public keys; keys of small order are refused: ValueError."""
+    own = X25519PrivateKey.from_private_bytes(secret)
+    return [own.exchange(X25519PublicKey.from_public_bytes(other)) for other in others]
 
 
 def is_public_key(key: bytes) -> bool:

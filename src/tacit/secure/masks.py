@@ -179,11 +179,13 @@ class MaskedParticipant:
         holders = (*near, self.me)
         self_shares = shamir.split(self_seed, holders, wired.share_threshold)
         key_shares = shamir.split(keys.mask_secret, holders, wired.share_threshold)
-        box_keys, mask_keys = {}, {}
-        for other in near:
-            advert = members.adverts[other]
-            box_keys[other] = self._agree(keys.cipher_secret, advert.cipher_key, b"box")
-            mask_keys[other] = self._agree(keys.mask_secret, advert.mask_key, b"mask")
+        adverts = {other: members.adverts[other] for other in near}
+        box_keys = self._agree(
+            keys.cipher_secret, {other: a.cipher_key for other, a in adverts.items()}, b"box"
+        )
+        mask_keys = self._agree(
+            keys.mask_secret, {other: a.mask_key for other, a in adverts.items()}, b"mask"
+        )
         boxes = {
             other: crypto.seal(
                 box_keys[other],
@@ -270,11 +272,17 @@ class MaskedParticipant:
             raise Refused("this client's own keys were altered or left out")
         return members
 
-    def _agree(self, secret: bytes, public: bytes, purpose: bytes) -> bytes:
+    def _agree(
+        self, secret: bytes, publics: Mapping[int, bytes], purpose: bytes
+    ) -> dict[int, bytes]:
         try:
-            return crypto.derive(crypto.agree(secret, public), purpose, self.around.session)
+            agreed = crypto.agree(secret, *publics.values())
         except ValueError:
             raise Refused("a client's public key is not a valid X25519 key") from None
+        return {
+            other: crypto.derive(one, purpose, self.around.session)
+            for other, one in zip(publics, agreed, strict=True)
+        }
 
     def _box_context(self, sender: int, receiver: int) -> bytes:
         return self.around.describe() + f" {sender} {receiver}".encode()
@@ -373,10 +381,9 @@ class MaskedSum:
             secret = _recovered(client, key_shares, wired.share_threshold)
             if crypto.public_key(secret) != adverts[client].mask_key:
                 raise SpoiledSum
-            for other in near[client]:
-                if other not in sealed:
-                    continue
-                agreed = crypto.agree(secret, adverts[other].mask_key)
+            others = [other for other in near[client] if other in sealed]
+            agreements = crypto.agree(secret, *(adverts[other].mask_key for other in others))
+            for other, agreed in zip(others, agreements, strict=True):
                 mask = expanded(around, crypto.derive(agreed, b"mask", around.session))
                 value = value - mask if other < client else value + mask
         return Total(around.integers(value.tobytes()), survivors)
