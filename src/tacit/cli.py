@@ -118,7 +118,7 @@ def version(
 def tune(
     plan_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[PLAN.toml]", help="The plan; default: the digits example."),
+        typer.Argument(metavar="PLAN.toml", help="The plan; default: the digits example."),
     ] = None,
     changes: Annotated[
         list[str] | None,
