@@ -23,8 +23,8 @@ SIGNED_SERVER = (
     "that every client holds"
 )
 GRAPH_SERVER = (
-    f"{SIGNED_SERVER}; among more than 64 clients it is assumed not to choose by who is whose "
-    "neighbour who drops out or whom it tells of whom"
+    f"{SIGNED_SERVER}; among more than 64 clients it is assumed not to choose who drops out by "
+    "looking at who is whose neighbour"
 )
 CURIOUS_SERVER = "honest-but-curious server"
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"

@@ -53,7 +53,7 @@ from tacit.secure.messages import (
     unpack_state,
 )
 from tacit.secure.protocol import Refused, Round, SpoiledSum, TooFewClients, Total
-from tacit.secure.setup import advert_text, own_mask, survivors_text
+from tacit.secure.setup import advert_text, own_mask, sharers_text, survivors_text
 from tests.randomness import FALSE_ALARM
 from tests.secure.driver import Rehearsal, identity, roster_of, round_of, vectors_of
 
@@ -660,7 +660,9 @@ def test_boxes_open_unaltered_and_in_their_place_only() -> None:
 
 def naming(with_roster: bool, survivors: tuple[int, ...]) -> tuple[str, Request]:
     """The stage and the request at which a client first hears who survived."""
-    return ("confirm", Survivors(survivors)) if with_roster else ("open", Opening(survivors, {}))
+    return (
+        ("confirm", Survivors(survivors, {})) if with_roster else ("open", Opening(survivors, {}))
+    )
 
 
 @pytest.mark.parametrize("with_roster", [False, True])
@@ -685,13 +687,31 @@ def test_survivors_are_a_sorted_list_of_enough_sharers_with_me(with_roster: bool
             refuses(small(with_roster), *naming(with_roster, survivors), because)
 
 
+def test_neighbours_that_signed_other_sharers_are_not_confirmed() -> None:
+    """Ten shared; client 3 signs as if it had been told of nine."""
+    rehearsal = small(True)
+    survivors, masked = rehearsal.asked(Survivors, "confirm", 0), rehearsal.kept(Masked, "seal", 0)
+    others = sharers_text(rehearsal.around, masked.setup_digest, masked.sharers[:-1])
+    forged = sharers_text(rehearsal.around, masked.setup_digest, masked.sharers)
+    missing = {c: sig for c, sig in survivors.signatures.items() if c != 3}
+    for signatures in (
+        {},
+        missing,
+        {**survivors.signatures, 3: identity(3).sign(others)},
+        {**survivors.signatures, 3: identity(4).sign(forged)},
+        {**survivors.signatures, 9: identity(9).sign(forged)},
+    ):
+        request = altered(survivors, signatures=signatures)
+        refuses(rehearsal, "confirm", request, "did not sign the same sharers")
+
+
 def test_no_second_list_of_survivors_is_confirmed_or_opened() -> None:
     everyone, fewer = tuple(range(9)), tuple(range(8))
     unsigned, signed = small(False), small(True)
     for request in (Opening(fewer, {}), Opening(everyone, {})):
         with pytest.raises(Refused, match="does not follow 'Done'"):
             unsigned.participants[0].step(unsigned.exchange("open", 0).after, pack(request))
-    refuses(signed, "open", Survivors(fewer), "does not follow 'Confirmed'")
+    refuses(signed, "open", Survivors(fewer, {}), "does not follow 'Confirmed'")
     masked = signed.kept(Masked, "seal", 0)
     text = survivors_text(signed.around, masked.setup_digest, masked.sharers, fewer)
     opening = Opening(fewer, {client: identity(client).sign(text) for client in fewer})
@@ -703,7 +723,7 @@ def test_a_roster_is_not_asked_for_unsigned_openings() -> None:
     """A client without a roster, conversely, signs nothing."""
     everyone = tuple(range(9))
     refuses(small(True), "confirm", Opening(everyone, {}), "does not follow 'Masked'")
-    refuses(small(False), "open", Survivors(everyone), "does not follow 'Masked'")
+    refuses(small(False), "open", Survivors(everyone, {}), "does not follow 'Masked'")
 
 
 def test_openings_need_enough_genuine_signatures_of_survivors() -> None:
@@ -885,10 +905,13 @@ def test_an_invalid_reply_counts_as_a_drop_out(name: str) -> None:
 
 
 def test_wrong_randomness_counts_as_a_drop_out() -> None:
-    rehearsal = hostile("reveal", lambda _: pack(Reveal(bytes(32))), around=round_of(70))
-    total = rehearsal.total()
-    assert total.survivors == tuple(c for c in range(70) if c != 2)
-    assert total.value.tolist() == rehearsal.sum_of(total.survivors)
+    """A commitment that is none is noticed at once, without drawing the graph again."""
+    around = round_of(70)
+    wrong = hostile("reveal", lambda _: pack(Reveal(bytes(32))), around=around)
+    none = hostile("advertise", remade(Advert, commitment=lambda _: b""), around=around)
+    for rehearsal, attempts in ((wrong, 1), (none, 0)):
+        check_without(rehearsal, "reveal")
+        assert rehearsal.kept(Advertised, "advertise", 0).attempt == attempts
 
 
 @pytest.mark.parametrize("with_roster", [False, True])

@@ -123,16 +123,24 @@ def test_one_altered_share_is_noticed_whatever_the_holders() -> None:
 
 
 def test_two_altered_shares_are_noticed_with_four_spares() -> None:
-    """Holders 4 and 5 are in both sets; together they can shift both by the same amount."""
-    holders = tuple(range(10))
-    shares = shamir.split(bytes(32), holders, 6)
+    """Two holders who conspire against any one equation that true shares fulfil."""
+    holders, prime = tuple(range(10)), shamir.PRIME
     first, last = shamir._lagrange(holders[:6]), shamir._lagrange(holders[-6:])
-    shifts = {4: last[1] - first[5], 5: first[4] - last[0]}
-    for holder, shift in shifts.items():
-        value = (int.from_bytes(shares[holder], "big") + shift) % shamir.PRIME
-        shares[holder] = value.to_bytes(33, "big")
-    with pytest.raises(ValueError, match="the shares do not belong to one secret"):
-        shamir.recover(shares, 6)
+    dual = [1] * 10
+    for holder, other in product(holders, holders):
+        if holder != other:
+            dual[holder] = dual[holder] * pow(holder - other, -1, prime) % prime
+    equations = [[dual[holder] * (holder + 1) ** power for holder in holders] for power in range(4)]
+    equations.append([*first, 0, 0, 0, 0])
+    equations[-1][4:] = [a - b for a, b in zip(equations[-1][4:], last, strict=True)]
+    for equation in equations:
+        shares = shamir.split(bytes(32), holders, 6)
+        values = [int.from_bytes(shares[holder], "big") for holder in holders]
+        values[4], values[5] = values[4] + equation[5], values[5] - equation[4]
+        assert sum(a * b for a, b in zip(equation, values, strict=True)) % prime == 0
+        altered = {holder: (values[holder] % prime).to_bytes(33, "big") for holder in holders}
+        with pytest.raises(ValueError, match="the shares do not belong to one secret"):
+            shamir.recover(altered, 6)
 
 
 def test_a_value_beyond_32_bytes_is_no_secret() -> None:

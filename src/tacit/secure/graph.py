@@ -124,4 +124,12 @@ def _tail(others: int, marked: int, drawn: int, least: int) -> float:
         weights.append(weights[-1] * odds / odds_against)
         if weights[-1] > 1e200:  # what was negligible may vanish, nothing may overflow
             weights = [weight / 1e200 for weight in weights]
-    return sum(weights[max(least - first, 0) :]) / sum(weights)
+    return _added(weights[max(least - first, 0) :]) / _added(weights)
+
+
+def _added(numbers: Sequence[float]) -> float:
+    """One after the other: how `sum` rounds depends on the version of Python."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total

@@ -12,8 +12,8 @@ stage       the server sends                    a client answers
 advertise   (the question)                      two X25519 keys, a commitment, a signature
 reveal      all adverts (above 64 clients)      what it committed to: joint randomness
 share       all adverts and reveals             shares of its secrets, sealed to its neighbours
-seal        the shares sealed for it            its masked vector
-confirm     who survived (with a roster)        a signature over that list
+seal        who shared, the shares for it       its masked vector, a signature over who shared
+confirm     survivors, neighbours' signatures   (with a roster) a signature over that list
 open        who survived, with signatures       shares: survivors' own masks, drop-outs' keys
 ==========  ==================================  ================================================
 
@@ -25,9 +25,11 @@ Hence the whole view can be rebuilt from the sum, and the vectors carry their no
 protocol starts, so the sum is what the accounting prices. Without a roster this holds against a
 server that follows the protocol. With one, keys cannot be swapped, and a list of survivors opens
 only when so many signed it that two such lists would share an honest signer; so one list at most
-opens, and no secret of it opens twice. Above 64 clients one assumption about the server remains:
-it does not choose by the graph *who drops out* or whom it tells of whom. (The graph itself it can
-have redrawn three times at most, which multiplies the failure chance by four.)
+opens, and no secret of it opens twice. A survivor's own mask opens only at neighbours who saw its
+signature over the same sharers as theirs, so nobody is opened who was made to leave masks out.
+Above 64 clients one assumption about the server remains: it does not choose *who drops out* by the
+graph. (The graph itself it can have redrawn three times at most, which multiplies the failure
+chance by four.)
 
 The client's half is pure steps over explicit states; a request that comes twice, too early or for
 another session finds no step. Written by hand because no library on PyPI sums integers this way
@@ -87,6 +89,7 @@ from tacit.secure.setup import (
     own_mask,
     packed,
     setup_digest,
+    sharers_text,
     survivors_text,
     usable,
 )
@@ -108,8 +111,6 @@ class MaskedParticipant:
 
     def begin(self, vector: IntArray) -> Step:
         """Fix the vector, which carries its noise already, and advertise keys."""
-        if vector.shape != (self.around.length,):
-            raise ValueError(f"the vector has shape {vector.shape}, not ({self.around.length},)")
         state, advert = self._advertise(0, self.around.residues(vector))
         return Step(pack(state), pack(advert))
 
@@ -226,12 +227,22 @@ class MaskedParticipant:
         for other in request.boxes:
             mask = expanded(self.around, state.mask_keys[other])
             masked = masked + mask if self.me < other else masked - mask
-        return Masked(state.setup_digest, sharers, held), Sealed(masked.tobytes())
+        text = sharers_text(self.around, state.setup_digest, sharers)
+        signature = self.identity.sign(text) if self.identity else b""
+        return Masked(state.setup_digest, sharers, held), Sealed(masked.tobytes(), signature)
 
     def _confirm(self, state: Masked, request: Survivors) -> tuple[Confirmed, Confirmation]:
         self._check_survivors(state, request.clients)
-        if self.identity is None:
-            raise Refused("this client has no key to sign with")
+        if self.identity is None or self.roster is None:
+            raise Refused("this client has no key to sign with, or no roster")
+        near = state.held.keys() & set(request.clients) - {self.me}
+        told = sharers_text(self.around, state.setup_digest, state.sharers)
+        if request.signatures.keys() != near or not all(
+            self.roster.confirms(client, told, signature)
+            for client, signature in request.signatures.items()
+        ):
+            # Whoever was told of other sharers left other masks out, and must not be opened.
+            raise Refused("a surviving neighbour did not sign the same sharers")
         text = survivors_text(self.around, state.setup_digest, state.sharers, request.clients)
         return Confirmed(state, request.clients), Confirmation(self.identity.sign(text))
 
@@ -326,8 +337,9 @@ class MaskedSum:
             attempt += 1
             if attempt == MOST_ATTEMPTS:
                 raise TooFewClients("reveal", len(reveals), len(adverts))
-            first = ask("advertise", dict.fromkeys(reveals, pack(Again(attempt))))
-            adverts = self._valid_adverts(around, attempt, first)
+            again = ask("advertise", dict.fromkeys(reveals, pack(Again(attempt))))
+            asked = {client: reply for client, reply in again.items() if client in reveals}
+            adverts = self._valid_adverts(around, attempt, asked)
         return self._open(around, asking, adverts, reveals)
 
     def _open(
@@ -340,7 +352,7 @@ class MaskedSum:
         order = ring(seed, members.clients)
         near = {client: neighbours(order, wired.degree, client) for client in members.clients}
 
-        setup = Setup(packed(adverts), drawn)
+        setup, setup_seen = Setup(packed(adverts), drawn), setup_digest(members, seed)
         shares = asking.replies(
             "share",
             dict.fromkeys(members.clients, setup),
@@ -359,11 +371,23 @@ class MaskedSum:
             "seal",
             deliveries,
             Sealed,
-            lambda _client, reply: len(reply.vector) == around.vector_bytes,
+            partial(self._is_sealed, around, sharers_text(around, setup_seen, sharers)),
         )
         survivors = tuple(sorted(sealed))
-        text = survivors_text(around, setup_digest(members, seed), sharers, survivors)
-        signatures = self._confirmations(asking, text, survivors)
+        signatures: dict[int, bytes] = {}
+        if self.roster:
+            text = survivors_text(around, setup_seen, sharers, survivors)
+            requests = {
+                client: Survivors(
+                    survivors,
+                    {other: sealed[other].signature for other in near[client] if other in sealed},
+                )
+                for client in survivors
+            }
+            confirmed = asking.replies(
+                "confirm", requests, Confirmation, partial(self._is_confirmed, text)
+            )
+            signatures = {client: reply.signature for client, reply in confirmed.items()}
         opening = Opening(survivors, signatures)
         opened = asking.replies(
             "open", dict.fromkeys(signatures or survivors, opening), Opened, least=1
@@ -375,10 +399,11 @@ class MaskedSum:
         for reply in sealed.values():
             value = value + np.frombuffer(reply.vector, around.word)
         for client in survivors:
-            seed = _recovered(client, self_shares, wired.share_threshold)
-            value = value - own_mask(around, seed)
+            holders = (client, *near[client])
+            secret = _recovered(client, holders, self_shares, wired.share_threshold)
+            value = value - own_mask(around, secret)
         for client in sorted(shares.keys() - sealed.keys()):
-            secret = _recovered(client, key_shares, wired.share_threshold)
+            secret = _recovered(client, near[client], key_shares, wired.share_threshold)
             if crypto.public_key(secret) != adverts[client].mask_key:
                 raise SpoiledSum
             others = [other for other in near[client] if other in sealed]
@@ -388,19 +413,12 @@ class MaskedSum:
                 value = value - mask if other < client else value + mask
         return Total(around.integers(value.tobytes()), survivors)
 
-    def _confirmations(
-        self, asking: _Asking, text: bytes, survivors: tuple[int, ...]
-    ) -> dict[int, bytes]:
-        if self.roster is None:
-            return {}
-        roster = self.roster
-        confirmed = asking.replies(
-            "confirm",
-            dict.fromkeys(survivors, Survivors(survivors)),
-            Confirmation,
-            lambda client, reply: roster.confirms(client, text, reply.signature),
-        )
-        return {client: reply.signature for client, reply in confirmed.items()}
+    def _is_sealed(self, around: Round, text: bytes, client: int, reply: Sealed) -> bool:
+        signed = self.roster is None or self.roster.confirms(client, text, reply.signature)
+        return signed and len(reply.vector) == around.vector_bytes
+
+    def _is_confirmed(self, text: bytes, client: int, reply: Confirmation) -> bool:
+        return self.roster is not None and self.roster.confirms(client, text, reply.signature)
 
     def _valid_adverts(
         self, around: Round, attempt: int, replies: Mapping[int, bytes]
@@ -473,9 +491,16 @@ def _opened(state: Masked, survivors: Sequence[int]) -> Opened:
 
 
 def _recovered(
-    client: int, shares: Mapping[int, Mapping[int, bytes]], share_threshold: int
+    client: int,
+    holders: Sequence[int],
+    shares: Mapping[int, Mapping[int, bytes]],
+    share_threshold: int,
 ) -> bytes:
-    given = {holder: held[client] for holder, held in shares.items() if client in held}
+    given = {
+        holder: shares[holder][client]
+        for holder in holders
+        if holder in shares and client in shares[holder]
+    }
     if len(given) < share_threshold:
         raise TooFewClients("open", len(given), share_threshold)
     try:
@@ -499,7 +524,7 @@ def upload_bytes(participation: Participation, length: int, bits: int) -> int:
         Advert(me, key, key, key if graph else b"", signature),
         *([Reveal(key)] if graph else []),
         Shares(dict.fromkeys(highest, box)),
-        Sealed(bytes(length * bits // 8)),
+        Sealed(bytes(length * bits // 8), signature),
         Confirmation(signature),
         Opened(dict.fromkeys((me + 1, *highest), share), {}),
     ]

@@ -14,7 +14,11 @@ from msgspec import Struct
 from tacit.secure.protocol import Refused
 
 
-class Advert(Struct, frozen=True, array_like=True, tag=1):
+class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An array of exactly the fields of its kind."""
+
+
+class Advert(_Message, frozen=True, tag=1):
     """A client's keys for one session; the commitment is empty where no graph is drawn."""
 
     client: int
@@ -24,70 +28,72 @@ class Advert(Struct, frozen=True, array_like=True, tag=1):
     signature: bytes
 
 
-class Again(Struct, frozen=True, array_like=True, tag=2):
+class Again(_Message, frozen=True, tag=2):
     """Somebody did not reveal: begin the set-up anew with fresh keys."""
 
     attempt: int
 
 
-class Adverts(Struct, frozen=True, array_like=True, tag=3):
+class Adverts(_Message, frozen=True, tag=3):
     """Everybody's adverts, packed."""
 
     adverts: bytes
 
 
-class Reveal(Struct, frozen=True, array_like=True, tag=4):
+class Reveal(_Message, frozen=True, tag=4):
     """The randomness a client had committed to."""
 
     randomness: bytes
 
 
-class Setup(Struct, frozen=True, array_like=True, tag=5):
+class Setup(_Message, frozen=True, tag=5):
     """Everybody's adverts, packed, and in the same order everybody's randomness, if any."""
 
     adverts: bytes
     reveals: tuple[bytes, ...]
 
 
-class Shares(Struct, frozen=True, array_like=True, tag=6):
+class Shares(_Message, frozen=True, tag=6):
     """Shares of a client's secrets, sealed for each neighbour."""
 
     boxes: dict[int, bytes]
 
 
-class Delivery(Struct, frozen=True, array_like=True, tag=7):
+class Delivery(_Message, frozen=True, tag=7):
     """Everybody who shared, and what the neighbours among them sealed for this client."""
 
     sharers: tuple[int, ...]
     boxes: dict[int, bytes]
 
 
-class Sealed(Struct, frozen=True, array_like=True, tag=8):
-    """A masked vector."""
+class Sealed(_Message, frozen=True, tag=8):
+    """A masked vector, and a signature over who shared (empty without a roster)."""
 
     vector: bytes
+    signature: bytes
 
 
-class Survivors(Struct, frozen=True, array_like=True, tag=9):
-    """Whose sealed vectors arrived."""
+class Survivors(_Message, frozen=True, tag=9):
+    """Whose sealed vectors arrived, and the neighbours' signatures over who shared."""
 
     clients: tuple[int, ...]
+    signatures: dict[int, bytes]
 
 
-class Confirmation(Struct, frozen=True, array_like=True, tag=10):
+class Confirmation(_Message, frozen=True, tag=10):
     """A signature over survivors and set-up."""
 
     signature: bytes
 
 
-class Opening(Struct, frozen=True, array_like=True, tag=11):
+class Opening(_Message, frozen=True, tag=11):
     """The survivors, and signatures of theirs over that list (none without a roster)."""
 
     clients: tuple[int, ...]
     signatures: dict[int, bytes]
 
 
-class Opened(Struct, frozen=True, array_like=True, tag=12):
+class Opened(_Message, frozen=True, tag=12):
     """Shares of survivors' own masks, and of drop-outs' mask keys."""
 
     self_shares: dict[int, bytes]
@@ -98,7 +104,7 @@ Request = Again | Adverts | Setup | Delivery | Survivors | Opening
 Reply = Advert | Reveal | Shares | Sealed | Confirmation | Opened
 
 
-class Advertised(Struct, frozen=True, array_like=True, tag=1):
+class Advertised(_Message, frozen=True, tag=1):
     """Keys are out; the vector is fixed and waits."""
 
     attempt: int
@@ -109,14 +115,14 @@ class Advertised(Struct, frozen=True, array_like=True, tag=1):
     vector: bytes
 
 
-class Revealed(Struct, frozen=True, array_like=True, tag=2):
+class Revealed(_Message, frozen=True, tag=2):
     """The randomness is out too, for exactly these adverts."""
 
     advertised: Advertised
     adverts_digest: bytes
 
 
-class Shared(Struct, frozen=True, array_like=True, tag=3):
+class Shared(_Message, frozen=True, tag=3):
     """Shares are out; each neighbour has a key to seal with and one to mask with."""
 
     setup_digest: bytes
@@ -129,7 +135,7 @@ class Shared(Struct, frozen=True, array_like=True, tag=3):
     vector: bytes
 
 
-class Masked(Struct, frozen=True, array_like=True, tag=4):
+class Masked(_Message, frozen=True, tag=4):
     """The sealed vector is out. Kept are shares only: others' and one of each own secret."""
 
     setup_digest: bytes
@@ -137,14 +143,14 @@ class Masked(Struct, frozen=True, array_like=True, tag=4):
     held: dict[int, tuple[bytes, bytes]]
 
 
-class Confirmed(Struct, frozen=True, array_like=True, tag=5):
+class Confirmed(_Message, frozen=True, tag=5):
     """One list of survivors is signed; no other will be."""
 
     masked: Masked
     survivors: tuple[int, ...]
 
 
-class Done(Struct, frozen=True, array_like=True, tag=6):
+class Done(_Message, frozen=True, tag=6):
     """Nothing is kept."""
 
 

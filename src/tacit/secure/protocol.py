@@ -16,6 +16,7 @@ import numpy as np
 
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.privacy.skellam import IntArray, reach
+from tacit.secure.crypto import digest
 from tacit.secure.graph import COMPLETE_UP_TO
 
 WRAP_CHANCE = 2.0**-60
@@ -97,6 +98,8 @@ class Round:
 
     def residues(self, vector: IntArray) -> bytes:
         """Integers as residues modulo 2^bits."""
+        if vector.shape != (self.length,):
+            raise ValueError(f"the vector has shape {vector.shape}; allowed is ({self.length},)")
         return vector.astype(self.word).tobytes()
 
     def integers(self, residues: bytes) -> IntArray:
@@ -106,8 +109,8 @@ class Round:
     def describe(self) -> bytes:
         """Everything that signatures bind a message to."""
         p = self.participation
-        numbers = f"{p.clients} {p.dropout!r} {p.colluding!r} {self.length} {self.bits} "
-        return numbers.encode() + self.session + b" " + self.question
+        numbers = f"{p.clients} {p.dropout!r} {p.colluding!r} {self.length} {self.bits}"
+        return digest(b"round", numbers.encode(), self.session, self.question)
 
 
 @dataclass(frozen=True)

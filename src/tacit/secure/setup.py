@@ -89,12 +89,22 @@ def setup_digest(members: Members, seed: bytes) -> bytes:
     return crypto.digest(b"setup", members.digest, seed)
 
 
+def sharers_text(around: Round, setup: bytes, sharers: Sequence[int]) -> bytes:
+    """What a client signs with its vector: whom it shares masks with."""
+    return crypto.digest(b"sharers", around.describe(), setup, _listed(sharers))
+
+
 def survivors_text(
     around: Round, setup: bytes, sharers: Sequence[int], survivors: Sequence[int]
 ) -> bytes:
     """What a client signs about the survivors: with the same set-up and the same sharers."""
-    lists = (" ".join(map(str, clients)).encode() for clients in (sharers, survivors))
-    return crypto.digest(b"survivors", around.describe(), setup, *lists)
+    return crypto.digest(
+        b"survivors", around.describe(), setup, _listed(sharers), _listed(survivors)
+    )
+
+
+def _listed(clients: Sequence[int]) -> bytes:
+    return " ".join(map(str, clients)).encode()
 
 
 def packed(adverts: Mapping[int, Advert]) -> bytes:
