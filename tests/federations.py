@@ -54,3 +54,13 @@ def federation(
 def channel(built: Federation) -> LocalChannel:
     assert isinstance(built.channel, LocalChannel)
     return built.channel
+
+
+class Unreachable:
+    """A channel that nobody may ask."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = range(clients)
+
+    def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        raise AssertionError(f"{len(requests)} clients were asked at {stage}")

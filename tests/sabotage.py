@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
-from tacit.secure import crypto, masks, protocol, setup
+from tacit.secure import crypto, masks, opening, protocol, setup
 
 
 def halved_variance() -> None:
@@ -65,7 +65,8 @@ def missing_mask() -> None:
     def nothing(around: protocol.Round, _key: bytes) -> npt.NDArray[Any]:
         return np.zeros(around.length, around.word)
 
-    setattr(masks, "expanded", nothing)  # noqa: B010
+    for module in (masks, opening):
+        setattr(module, "expanded", nothing)  # noqa: B010
 
 
 def reused_nonce() -> None:
@@ -123,7 +124,7 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_federation.py::"
             "test_the_opened_sum_is_the_votes_plus_skellam_noise_of_the_survivors",
         ),
-        (unchecked_keys, "secure/test_masks.py::test_a_swapped_key_is_refused"),
+        (unchecked_keys, "secure/test_refusals.py::test_a_swapped_key_is_refused"),
         (
             low_threshold,
             "secure/test_masks.py::test_one_survivor_below_the_threshold_opens_nothing",

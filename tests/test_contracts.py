@@ -18,7 +18,8 @@ from tacit.privacy.bounds import BordaVotes, Bound, Box, NormBall, TopVotes
 from tacit.privacy.events import compose
 from tacit.privacy.ledger import BudgetExceeded
 from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism
-from tacit.secure.masks import MaskedParticipant, MaskedSum
+from tacit.secure.masks import MaskedParticipant
+from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainParticipant, PlainSum
 from tacit.secure.protocol import Participant, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
@@ -27,19 +28,22 @@ from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
 from tacit.tuning import noise_for
-from tests.federations import federation
+from tests.federations import Unreachable, federation
 
 CLIENTS = 8
 SPACE = Space({"learning_rate": Float(1e-3, 1.0, log=True), "momentum": Float(0.0, 0.9)})
 NET = Dense(inputs=2, hidden=(4,), classes=2)
 
-TUNERS: list[Tuner] = [
+PRIVATE: list[Tuner] = [
     Vote(votes=2, candidates=12),
     Vote(votes=3, candidates=10, sampling="grid"),
-    RandomGuess(candidates=12),
+]
+IN_CLEAR: list[Tuner] = [
     Opt(lambda models: NET.initial(models, 0), rounds=2, epochs=1, candidates=6),
     MeanOfWinners(candidates=12),
 ]
+ASKING_NOBODY: list[Tuner] = [RandomGuess(candidates=12)]
+TUNERS = [*PRIVATE, *IN_CLEAR, *ASKING_NOBODY]
 BOUNDS: list[Bound] = [
     TopVotes(20, 3),
     TopVotes(5, 4),
@@ -72,7 +76,11 @@ def prepared(tuner: Tuner, secure: str = "masks") -> Federation:
     )
 
 
-@pytest.mark.parametrize("tuner", TUNERS, ids=lambda tuner: f"{tuner.name}-{tuner.candidates}")
+def named(tuner: Any) -> str:
+    return f"{tuner.name}-{tuner.candidates}"
+
+
+@pytest.mark.parametrize("tuner", TUNERS, ids=named)
 class TestEveryTuner:
     def test_declares_at_least_what_it_spends(self, tuner: Tuner) -> None:
         built = prepared(tuner)
@@ -102,30 +110,42 @@ class TestEveryTuner:
         )
         assert first.candidates == second.candidates
 
-    def test_refuses_before_asking_anyone(self, tuner: Tuner) -> None:
-        if not built_event(tuner):
-            pytest.skip("asks nobody")
-        built = prepared(tuner)
-        built.ledger.amend(Budget(0.001, 1e-5), "too little for anything")
 
-        class Nobody:
-            clients = range(CLIENTS)
-
-            def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-                raise AssertionError(f"{len(requests)} clients were asked at {stage}")
-
-        with pytest.raises(BudgetExceeded):
-            tuner.tune(replace(built, channel=Nobody()), SPACE, np.random.default_rng(0))
-
-    def test_costs_more_with_less_noise(self, tuner: Tuner) -> None:
-        if math.isinf(budget_of(tuner).epsilon) or not built_event(tuner):
-            pytest.skip("adds no noise")
-        little, much = (spent(tuner.event(SPACE, v), 1e-5).epsilon for v in (20.0, 200.0))
-        assert little > much
+@pytest.mark.parametrize("tuner", [*PRIVATE, *IN_CLEAR], ids=named)
+def test_every_tuner_that_asks_is_refused_before_it_does(tuner: Tuner) -> None:
+    built = prepared(tuner)
+    built.ledger.amend(Budget(0.001, 1e-5), "too little for anything")
+    with pytest.raises(BudgetExceeded):
+        tuner.tune(replace(built, channel=Unreachable(CLIENTS)), SPACE, np.random.default_rng(0))
 
 
-def built_event(tuner: Tuner) -> bool:
-    return spent(tuner.event(SPACE, 100.0), 1e-5).epsilon > 0
+@pytest.mark.parametrize("tuner", ASKING_NOBODY, ids=named)
+def test_every_tuner_that_claims_to_ask_nobody_does_not(tuner: Tuner) -> None:
+    built = replace(prepared(tuner), channel=Unreachable(CLIENTS))
+    tuner.tune(built, SPACE, np.random.default_rng(0))
+    assert len(built.ledger) == 0
+
+
+@pytest.mark.parametrize("tuner", PRIVATE, ids=named)
+def test_every_private_tuner_costs_more_with_less_noise(tuner: Tuner) -> None:
+    little, much = (spent(tuner.event(SPACE, v), 1e-5).epsilon for v in (20.0, 200.0))
+    assert little > much
+
+
+@pytest.mark.parametrize("tuner", PRIVATE, ids=named)
+def test_masks_change_no_private_tuners_answer(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without noise, which differs from run to run, the same clients give the same tally."""
+    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    masked, plain = (
+        tuner.tune(prepared(tuner, secure), SPACE, np.random.default_rng(4)).tally
+        for secure in ("masks", "plain")
+    )
+    assert masked is not None
+    assert plain is not None
+    assert np.array_equal(masked, plain)
+    assert masked.sum() > 0
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=repr)

@@ -24,11 +24,11 @@ from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import BudgetExceeded
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.query import Ballot, InClear, LocalTraining, LocalWinner
-from tacit.secure.masks import upload_bytes
+from tacit.secure.opening import upload_bytes
 from tacit.secure.protocol import Refused, TooFewClients
 from tacit.space import Config
 from tacit.task import FunctionClient
-from tests.federations import BUDGET, channel, federation, likes
+from tests.federations import BUDGET, Unreachable, channel, federation, likes
 from tests.randomness import fits_skellam
 
 CANDIDATES: tuple[Config, ...] = tuple({"x": i / 9} for i in range(10))
@@ -62,17 +62,10 @@ def test_the_opened_sum_is_the_votes_plus_skellam_noise_of_the_survivors(roster:
 
 def test_a_question_beyond_the_budget_is_refused_before_anyone_is_asked() -> None:
     built = federation([likes(0.5)] * 5, variance=1.0)
-
-    class Nobody:
-        clients = range(5)
-
-        def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-            raise AssertionError(f"{len(requests)} clients were asked at {stage}")
-
     with pytest.raises(BudgetExceeded):
-        replace(built, channel=Nobody()).sum(BALLOT, "vote")
+        replace(built, channel=Unreachable(5)).sum(BALLOT, "vote")
     with pytest.raises(BudgetExceeded):
-        replace(built, channel=Nobody()).gather(LocalWinner(CANDIDATES), "winners")
+        replace(built, channel=Unreachable(5)).gather(LocalWinner(CANDIDATES), "winners")
     assert len(built.ledger) == 0
 
 

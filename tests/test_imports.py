@@ -19,6 +19,7 @@ LAYERS = (
     ("secure.messages", "secure.plain"),
     ("secure.setup",),
     ("secure.masks",),
+    ("secure.opening",),
     ("privacy.planner",),
     ("data.sources", "task"),
     ("data.partitions", "dense", "query"),
@@ -29,7 +30,7 @@ LAYERS = (
     ("result",),
     ("tuning", "report", "plan"),
     ("job", "bench.journal"),
-    ("bench.secure_sum", "bench.votes"),
+    ("bench.secure_sum", "bench.votes", "terminal"),
     ("cli",),
 )
 """Each module imports from earlier layers only."""

@@ -58,6 +58,7 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
         ("privacy.epsilon=0", "privacy.epsilon is 0; allowed is a number from 0.001 to 30, or inf"),
         ("privacy.epsilon='1'", "privacy.epsilon is '1'; allowed is a number"),
         ("privacy.epsilon=nan", "privacy.epsilon is nan; allowed"),
+        ("privacy.epsilon=inf", "privacy.epsilon is inf; allowed with search.method 'vote' is a"),
         ("privacy.delta=1", "privacy.delta is 1; allowed is a number from 1e-10 to 0.1"),
         ("privacy.dropout=0.95", "privacy.dropout is 0.95; allowed is a number from 0 to 0.9"),
         ("federation.clients=1", "federation.clients is 1; allowed is a whole number from 2"),

@@ -33,7 +33,8 @@ from tacit.query import (
     Sums,
 )
 from tacit.secure.crypto import digest
-from tacit.secure.masks import MaskedParticipant, MaskedSum
+from tacit.secure.masks import MaskedParticipant
+from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainParticipant, PlainSum
 from tacit.secure.protocol import Participant, Refused, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
@@ -50,7 +51,7 @@ class EvaluationFailed(Exception):
     """Every simulated client failed, which is a mistake in the task rather than bad luck."""
 
 
-class AskSum(Struct, frozen=True, array_like=True, tag=1):
+class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """A question whose answers will be summed; the reply opens the secure sum."""
 
     version: int
@@ -60,7 +61,7 @@ class AskSum(Struct, frozen=True, array_like=True, tag=1):
     query: Sums
 
 
-class Continue(Struct, frozen=True, array_like=True, tag=2):
+class Continue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """A later stage of a secure sum."""
 
     version: int
@@ -68,7 +69,7 @@ class Continue(Struct, frozen=True, array_like=True, tag=2):
     body: bytes
 
 
-class AskInClear(Struct, frozen=True, array_like=True, tag=3):
+class AskInClear(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
     """A question whose answer is sent as it is."""
 
     version: int
@@ -312,6 +313,7 @@ class Federation:
         Raises:
             BudgetExceeded: before anyone was asked.
             TooFewClients: when too many dropped out; what was charged stays charged.
+            SpoiledSum: when what clients shared does not fit together; likewise.
         """
         mechanism = SkellamMechanism(query.bound, self.participation, self.variance)
         charge = self.ledger.charge(mechanism.event, label, self.run)

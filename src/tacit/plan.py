@@ -259,6 +259,11 @@ def _check_together(plan: Plan) -> None:
             f"search.votes is {plan.search.votes} of {candidates} candidates; allowed is 1 to "
             f"{candidates - 1}"
         )
+    if plan.search.method == "vote" and math.isinf(plan.privacy.epsilon):
+        raise ValueError(
+            "privacy.epsilon is inf; allowed with search.method 'vote' is a number from "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}"
+        )
     lost = plan.privacy.dropout + plan.privacy.colluding
     if lost >= 1:
         raise ValueError(

@@ -36,7 +36,7 @@ class SumQuery(Protocol):
         """One client's answer, without noise."""
 
 
-class Ballot(Struct, frozen=True, tag="ballot"):
+class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
     """Vote for the candidates with the lowest loss (DP-HYPE, Algorithm 1, lines 5 to 8).
 
     The bound holds because exactly ``votes`` different candidates are chosen. We differ in three
@@ -56,7 +56,7 @@ class Ballot(Struct, frozen=True, tag="ballot"):
         return self.bound.ballot(ranking(scores(client, self.candidates))[: self.votes])
 
 
-class LocalWinner(Struct, frozen=True, tag="winner"):
+class LocalWinner(Struct, frozen=True, forbid_unknown_fields=True, tag="winner"):
     """Which candidate is best, in clear."""
 
     candidates: tuple[Config, ...]
@@ -66,7 +66,7 @@ class LocalWinner(Struct, frozen=True, tag="winner"):
         return (Array.of(np.array([best], dtype=np.int64)),)
 
 
-class LocalTraining(Struct, frozen=True, tag="training"):
+class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="training"):
     """Train some models for a few epochs from common weights, and return them in clear."""
 
     configs: tuple[Config, ...]
@@ -80,7 +80,7 @@ class LocalTraining(Struct, frozen=True, tag="training"):
         return tuple(map(Array.of, trained))
 
 
-class LocalValidation(Struct, frozen=True, tag="validation"):
+class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="validation"):
     """How accurate some models are on the client's validation data, in clear."""
 
     weights: Arrays
@@ -90,7 +90,7 @@ class LocalValidation(Struct, frozen=True, tag="validation"):
         return (Array.of(_learner(client).validate_many(weights)),)
 
 
-class Array(Struct, frozen=True, array_like=True):
+class Array(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An array on the wire: little-endian numbers of a few allowed kinds, never a pickle."""
 
     kind: str

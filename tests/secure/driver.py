@@ -12,8 +12,9 @@ import numpy as np
 
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import IntArray
-from tacit.secure.masks import MaskedParticipant, MaskedSum
+from tacit.secure.masks import MaskedParticipant
 from tacit.secure.messages import Opened, State, unpack_reply, unpack_request, unpack_state
+from tacit.secure.opening import MaskedSum
 from tacit.secure.protocol import Refused, Round, Total
 from tacit.secure.roster import Identity, Roster
 

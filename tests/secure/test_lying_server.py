@@ -75,7 +75,7 @@ def test_nobody_is_opened_who_was_told_of_other_sharers() -> None:
     server = LyingServer(rehearsal)
     rehearsal.tamper_request, rehearsal.tamper_reply = server.request, server.reply
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.secure.masks.MaskedSum._is_sealed", lambda *_: bool(_[-1].vector))
+        patch.setattr("tacit.secure.opening.MaskedSum._is_sealed", lambda *_: bool(_[-1].vector))
         with pytest.raises(TooFewClients, match="at the stage 'confirm'"):
             rehearsal.total()
     assert server.victim >= 0

@@ -18,7 +18,7 @@ from tacit.privacy.bounds import TopVotes
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.privacy.skellam import FloatArray
 from tacit.secure.graph import wiring
-from tacit.secure.masks import upload_bytes
+from tacit.secure.opening import upload_bytes
 from tacit.secure.protocol import modulus_bits
 
 Group = tuple[float, int]
