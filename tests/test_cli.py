@@ -3,35 +3,23 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import Ledger, LedgerError
+from tests.command_line import document, tacit
 
 PLAN = {"clients": 50, "candidates": 100, "votes": 5, "epsilon": 1, "delta": "1e-5"}
-
-
-def tacit(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from tacit.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def plan(**changes: object) -> subprocess.CompletedProcess[str]:
     options = {**PLAN, **changes}
     flags = [part for key, value in options.items() for part in (f"--{key}", value)]
     return tacit("plan", *flags, "--json")
-
-
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 @pytest.fixture

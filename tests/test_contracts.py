@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.data.sources import Examples
-from tacit.dense import Dense, DenseClient
+from tacit.data.examples import Examples
 from tacit.federation import Federation
+from tacit.networks import dense
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import BordaVotes, Bound, Box, NormBall, TopVotes
 from tacit.privacy.events import compose
@@ -24,6 +24,7 @@ from tacit.secure.plain import PlainParticipant, PlainSum
 from tacit.secure.protocol import Participant, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
 from tacit.space import Float, Space
+from tacit.torch_task import TorchClient, TorchTask
 from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
@@ -32,14 +33,14 @@ from tests.federations import Unreachable, federation
 
 CLIENTS = 8
 SPACE = Space({"learning_rate": Float(1e-3, 1.0, log=True), "momentum": Float(0.0, 0.9)})
-NET = Dense(inputs=2, hidden=(4,), classes=2)
+TASK = TorchTask(lambda: dense((2,), 2, hidden=(4,)), classes=2, epochs=2, batch=8)
 
 PRIVATE: list[Tuner] = [
     Vote(votes=2, candidates=12),
     Vote(votes=3, candidates=10, sampling="grid"),
 ]
 IN_CLEAR: list[Tuner] = [
-    Opt(lambda models: NET.initial(models, 0), rounds=2, epochs=1, candidates=6),
+    Opt(TASK.initial, rounds=2, epochs=1, candidates=6),
     MeanOfWinners(candidates=12),
 ]
 ASKING_NOBODY: list[Tuner] = [RandomGuess(candidates=12)]
@@ -54,13 +55,11 @@ BOUNDS: list[Bound] = [
 SECURE_SUMS = ["masks", "masks without roster", "plain"]
 
 
-def learner(number: int) -> DenseClient:
+def learner(number: int) -> TorchClient:
     rng = np.random.default_rng(number)
     features = rng.normal(size=(24, 2)).astype(np.float32)
     examples = Examples(features, (features[:, 0] > 0).astype(np.int64))
-    return DenseClient(
-        examples.take(np.arange(16)), examples.take(np.arange(16, 24)), NET, 2, 8, seed=number
-    )
+    return TASK.client(examples.take(np.arange(16)), examples.take(np.arange(16, 24)), seed=number)
 
 
 def budget_of(tuner: Tuner) -> Budget:

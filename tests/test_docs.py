@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tacit.data.partitions import PARTITIONS
+from tacit.data.sources import DATASETS
 from tacit.plan import load_plan
 
 ROOT = Path(__file__).parent.parent
@@ -19,11 +21,34 @@ README = (ROOT / "README.md").read_text()
 PLAN_PAGE = (ROOT / "docs" / "plan.md").read_text()
 
 
-def test_python_of_the_readme_runs() -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def python_of(page: str) -> dict[str, Any]:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(block, names)
-    assert names["result"].privacy.epsilon <= 1
+    return names
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+def test_python_of_a_page_runs_within_its_budget(page: str) -> None:
+    assert python_of(page)["result"].privacy.epsilon <= 1
+
+
+def test_three_lines_load_a_score_table() -> None:
+    found = python_of("docs/tables.md")
+    assert found["scores"].shape == (100, 100)
+    assert 0.8 < found["accuracy"].max() < 1
+
+
+def test_every_data_set_and_partition_is_explained() -> None:
+    page = (ROOT / "docs" / "data.md").read_text()
+    explained = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
+    assert explained == [*DATASETS, *PARTITIONS]
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]:
+        for target in re.findall(r"\]\(([^):#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_plan_of_the_readme_is_what_the_command_prints() -> None:

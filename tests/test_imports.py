@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
-    ("space", "files", "privacy.skellam"),
+    ("space", "files", "journal", "privacy.skellam"),
     ("privacy.events",),
     ("privacy.bounds",),
     ("privacy.accounting",),
@@ -21,16 +21,25 @@ LAYERS = (
     ("secure.masks",),
     ("secure.opening",),
     ("privacy.planner",),
-    ("data.sources", "task"),
-    ("data.partitions", "dense", "query"),
+    ("cores", "data.examples", "halving", "networks", "seeded_dropout"),
+    ("data.formats", "data.folders", "data.holdings", "data.skews", "sgd"),
+    ("data.fetching", "data.images", "data.partitions", "data.picture", "data.tabular"),
+    ("data.sources", "dense", "modules", "sklearn_task", "task"),
+    ("query", "ways"),
+    ("torch_task",),
+    ("grids", "simulation"),
     ("federation",),
     ("training",),
+    ("tables",),
     ("tuners.tuner",),
     ("tuners.baselines", "tuners.voting"),
     ("result",),
     ("tuning", "report", "plan"),
-    ("job", "bench.journal"),
-    ("bench.secure_sum", "bench.votes", "terminal"),
+    ("job",),
+    ("bench.dp_hype", "bench.dp_hype_figures", "bench.secure_sum", "bench.votes", "terminal"),
+    ("commands.options",),
+    ("commands.data", "commands.ledger", "commands.tables"),
+    ("commands.bench",),
     ("cli",),
 )
 """Each module imports from earlier layers only."""

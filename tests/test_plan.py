@@ -66,8 +66,16 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
         ("federation.alpha=-1", "federation.alpha is -1; allowed is a number from 0.001"),
         ("task.hidden=[0]", r"task.hidden is \[0\]; allowed is a list of whole numbers"),
         ("task.hidden=32", "task.hidden is 32; allowed is a list of whole numbers"),
-        ("task.data=mnist", "task.data is 'mnist'; allowed is 'digits'"),
-        ("space.dropout={low=0.0, high=1.0}", "space: 'dropout' is no hyperparameter"),
+        (
+            "task.data=cifar",
+            "task.data is 'cifar'; allowed is 'digits' or 'mnist' or 'fashion-mnist'",
+        ),
+        ("task.network=lenet", "task.network is 'lenet'; allowed is 'dense' or 'dp-hype-mnist'"),
+        ("search.local=half", "search.local is 'half'; allowed is 'full' or 'halving'"),
+        ("federation.partition=x", "federation.partition is 'x'; allowed is 'iid' or 'dirichlet'"),
+        ("federation.percent=101", "federation.percent is 101; allowed is a number from 0 to 100"),
+        ("space.dropout={low=0.0, high=1.0}", "space: dropout is 1.0; allowed is a number of at"),
+        ("space.depth={low=1, high=3, int=true}", "space: 'depth' is no hyperparameter"),
         (
             "space.momentum={choices=['a', 'b']}",
             "space: momentum is 'a'; allowed is a finite number",

@@ -55,6 +55,13 @@ def vote() -> dict[str, Any]:
         "accuracy": 0.97312,
         "seconds": {"evaluate": 12.0, "open": 0.5},
         "bytes": {"evaluate": {"up": 5000, "down": 20_000}, "open": {"up": 1000, "down": 4000}},
+        "evaluation": {
+            "local": "halving",
+            "ways": ["2 x 50 candidates stacked, on 2 cores"],
+            "candidate_steps_per_second": {},
+            "not_stacked_because": ["<Conv2d> cannot be stacked"],
+            "peak_megabytes": 412.3,
+        },
     }
 
 
@@ -230,6 +237,13 @@ def test_shows_the_ledger() -> None:
     text = text_of(vote(), ledger())
     assert "the question 3 skellam 1.000 1.500 2026-11-15T23:51:19+00:00" in text
     assert "spent so far 1.500 0.00001 budget 4.0 0.00001" in text
+
+
+def test_tells_how_simulated_clients_trained_and_nothing_of_real_ones() -> None:
+    words = text_of(vote(), ledger())
+    assert "bad candidates were given up early: 2 x 50 candidates stacked, on 2 cores" in words
+    assert "not stacked: <Conv2d> cannot be stacked. This process held at most 412 MB" in words
+    assert "given up early" not in text_of(vote() | {"evaluation": None}, ledger())
 
 
 def test_adds_up_time_and_bytes() -> None:

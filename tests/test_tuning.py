@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.dense import Dense, accuracies
 from tacit.privacy.ledger import BudgetExceeded, Ledger, ledger_path
 from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER, SIGNED_SERVER
+from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Weights
 from tacit.training import federated_average
 from tacit.tuning import conclude, noise_for
 from tests.federations import BUDGET, SPACE, federation, likes
-from tests.test_contracts import NET, learner
+from tests.test_contracts import TASK, learner
 
 
 def loss(config: Config) -> float:
@@ -48,7 +47,9 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "accuracy",
         "seconds",
         "bytes",
+        "evaluation",
     ]
+    assert found["evaluation"] is None, "clients do not tell how they train"
     assert found["clients"] == {"asked": 10, "answered": 10, "dropped": 0}
     assert len(found["tally"]) == len(found["candidates"]) == 8
     privacy = found["privacy"]
@@ -147,7 +148,7 @@ def test_a_guess_is_uniform() -> None:
 
 def test_opt_finds_the_candidate_whose_federated_model_is_best() -> None:
     space = tacit.Space({"learning_rate": tacit.Choice([1e-6, 1e-5, 0.5])})
-    method = tacit.Opt(lambda models: NET.initial(models, 0), 3, 3, 3, "grid")
+    method = tacit.Opt(TASK.initial, 3, 3, 3, "grid")
     clients = [learner(number) for number in range(6)]
     result = tacit.tune(clients, space, method, tacit.Budget(math.inf, 1e-5))
     assert result.config == {"learning_rate": 0.5}
@@ -160,7 +161,7 @@ def test_averaging_all_candidates_at_once_equals_averaging_each_alone() -> None:
     built = federation([learner(number) for number in range(4)], dropout=0.0, trains=True)
 
     def average(chosen: list[Config]) -> Weights:
-        start = NET.initial(len(chosen), 0)
+        start = TASK.initial(len(chosen))
         return federated_average(lambda q: built.collect(q, "train"), chosen, start, 3, 2)
 
     together = average(configs)
@@ -171,12 +172,12 @@ def test_averaging_all_candidates_at_once_equals_averaging_each_alone() -> None:
 
 def test_federated_averaging_learns() -> None:
     built = federation([learner(number) for number in range(4)], dropout=0.0, trains=True)
-    start = Dense(2, (4,), 2).initial(1, 0)
+    start = TASK.initial(1)
     weights = federated_average(
         lambda q: built.collect(q, "train"), [{"learning_rate": 0.5}], start, 5, 5
     )
     test = learner(99).train_examples
-    assert accuracies(weights, test)[0] > max(0.8, accuracies(start, test)[0])
+    assert TASK.accuracies(weights, test)[0] > max(0.8, TASK.accuracies(start, test)[0])
 
 
 def test_a_small_space_is_searched_whole() -> None:

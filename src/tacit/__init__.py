@@ -8,7 +8,10 @@ Budget(epsilon=1.0, delta=1e-05)
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.result import Result
+from tacit.sklearn_task import SklearnTask
 from tacit.space import Choice, Float, Int, Space
+from tacit.tables import ScoreTable
+from tacit.torch_task import TorchTask
 from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
 from tacit.tuners.voting import Vote
 from tacit.tuning import tune
@@ -25,7 +28,10 @@ __all__ = [
     "Opt",
     "RandomGuess",
     "Result",
+    "ScoreTable",
+    "SklearnTask",
     "Space",
+    "TorchTask",
     "Vote",
     "tune",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``tacit tune``, ``tacit plan``, ``tacit ledger`` and ``tacit bench``.
+"""The command line: ``tacit tune`` and ``tacit plan``, and the groups of commands.
 
 Bad input ends with exit code 2 and a sentence on standard error; ``--json`` prints one JSON
 document on standard output and nothing else there.
@@ -17,26 +17,23 @@ import typer
 from rich.console import Console
 
 import tacit
-from tacit.bench import secure_sum as secure_sum_bench
-from tacit.bench import votes as votes_bench
+from tacit.commands import bench, data, ledger, tables
+from tacit.commands.options import AsJson, DataDir, Delta, Epsilon, number, whole
 from tacit.federation import EvaluationFailed
-from tacit.files import json_text, write_whole
+from tacit.files import json_text
 from tacit.plan import load_plan
 from tacit.privacy.accounting import Budget
-from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError
+from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import plan as make_plan
 from tacit.secure.protocol import SpoiledSum, TooFewClients
 from tacit.terminal import (
     plan_table,
     print_json,
-    print_ledger,
     print_outlook,
     print_result,
-    print_secure_sum,
     progress_bars,
     stage_bars,
-    votes_table,
     warn_if_poor,
 )
 
@@ -45,37 +42,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-ledger_app = typer.Typer(help="What a federation has spent.", no_args_is_help=True)
-bench_app = typer.Typer(help="The papers' experiments, and our measurements.", no_args_is_help=True)
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(bench_app, name="bench")
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"found {text!r}; allowed is a whole number") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"found {text!r}; allowed is a number") from None
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-LedgerFile = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's file.")]
-Epsilon = Annotated[
-    float, typer.Option(parser=_number, metavar="NUMBER", help="Largest epsilon, 0.001 to 30.")
-]
-Delta = Annotated[
-    float,
-    typer.Option(
-        parser=_number, metavar="NUMBER", help="Delta, 1e-10 to 0.1; below 1 / clients is usual."
-    ),
-]
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(data.app, name="data")
+app.add_typer(tables.app, name="tables")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
@@ -127,9 +97,10 @@ def tune(
     seed: Annotated[
         int | None,
         typer.Option(
-            parser=_whole, metavar="N", help="Seed of clients and candidates; noise has none."
+            parser=whole, metavar="N", help="Seed of clients and candidates; noise has none."
         ),
     ] = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a federation choose its hyperparameters privately, then train with the choice.
@@ -142,6 +113,8 @@ def tune(
     from tacit import job
 
     chosen = [*(changes or []), *([] if seed is None else [f"search.seed={seed}"])]
+    if data_dir is not None:
+        chosen.append(f"task.data_dir={json_text(str(data_dir))}")
     planned = load_plan(plan_file, chosen)
     folder = (
         out or Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
@@ -160,27 +133,27 @@ def tune(
 def plan(
     clients: Annotated[
         int,
-        typer.Option(parser=_whole, metavar="N", help="How many clients take part, at least 2."),
+        typer.Option(parser=whole, metavar="N", help="How many clients take part, at least 2."),
     ],
     candidates: Annotated[
-        int, typer.Option(parser=_whole, metavar="N", help="How many configurations are compared.")
+        int, typer.Option(parser=whole, metavar="N", help="How many configurations are compared.")
     ],
     votes: Annotated[
         int,
-        typer.Option(parser=_whole, metavar="N", help="How many candidates a client votes for."),
+        typer.Option(parser=whole, metavar="N", help="How many candidates a client votes for."),
     ],
     epsilon: Epsilon,
     delta: Delta,
     dropout: Annotated[
         float,
         typer.Option(
-            parser=_number, metavar="FRACTION", help="Fraction of clients that may drop out."
+            parser=number, metavar="FRACTION", help="Fraction of clients that may drop out."
         ),
     ] = 0.1,
     colluding: Annotated[
         float,
         typer.Option(
-            parser=_number,
+            parser=number,
             metavar="FRACTION",
             help="Fraction of clients that may tell the server their noise.",
         ),
@@ -188,7 +161,7 @@ def plan(
     good: Annotated[
         int | None,
         typer.Option(
-            parser=_whole, metavar="N", help="Good candidates assumed; default: as many as votes."
+            parser=whole, metavar="N", help="Good candidates assumed; default: as many as votes."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -222,129 +195,3 @@ def plan(
     console.print(plan_table(planned, participation, good or votes))
     if warn_if_poor(console, planned) and planned.recommended_votes != votes:
         console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")
-
-
-@ledger_app.command("create")
-def ledger_create(
-    path: LedgerFile,
-    federation: Annotated[str, typer.Option(help="Whose ledger it is.")],
-    epsilon: Epsilon,
-    delta: Delta,
-    as_json: AsJson = False,
-) -> None:
-    """Begin a federation's ledger with its lifetime budget."""
-    ledger = Ledger.create(path, federation, Budget(epsilon, delta))
-    print_ledger(ledger, as_json=as_json)
-
-
-@ledger_app.command("amend")
-def ledger_amend(
-    path: LedgerFile,
-    epsilon: Epsilon,
-    delta: Delta,
-    reason: Annotated[str, typer.Option(help="Who allowed it and why; kept on record.")],
-    as_json: AsJson = False,
-) -> None:
-    """Set another budget from now on; the old one stays on record."""
-    ledger = Ledger(path)
-    ledger.amend(Budget(epsilon, delta), reason)
-    print_ledger(ledger, as_json=as_json)
-
-
-@ledger_app.command("show")
-def ledger_show(path: LedgerFile, as_json: AsJson = False) -> None:
-    """Every charge, the lifetime total and what is left."""
-    print_ledger(Ledger(path), as_json=as_json)
-
-
-@ledger_app.command("verify")
-def ledger_verify(path: LedgerFile, as_json: AsJson = False) -> None:
-    """Recompute every line from its stored event; exit code 1 if one does not agree."""
-    ledger = Ledger(path)
-    problems = ledger.verify()
-    lines = len(ledger)
-    if as_json:
-        print_json(
-            {"verified": not problems, "charges": lines, "problems": [vars(p) for p in problems]}
-        )
-    else:
-        for problem in problems:
-            typer.echo(f"line {problem.number}: {problem.found}")
-        verdict = f"{len(problems)} problem(s) found" if problems else "all agree"
-        typer.echo(f"{lines} charge(s) recomputed: {verdict}.")
-    if problems:
-        raise typer.Exit(1)
-
-
-@bench_app.command("votes")
-def bench_votes(
-    repetitions: Annotated[
-        int | None,
-        typer.Option(
-            parser=_whole,
-            metavar="N",
-            help=f"Simulated votes a point; default: the paper's {votes_bench.REPETITIONS}.",
-        ),
-    ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help=f"{votes_bench.QUICK_REPETITIONS} repetitions, in seconds."),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(parser=_whole, metavar="N", help="Seed of the simulation.")
-    ] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for results, plot and journal.")] = Path(
-        "tacit-runs/bench-votes"
-    ),
-    as_json: AsJson = False,
-) -> None:
-    """DP-HYPE's simulation (section V-B): success against spread, good and all candidates.
-
-    Continues after a kill. Writes votes.json and votes.html to the folder.
-    """
-    if quick and repetitions is not None:
-        raise ValueError(f"found --quick and --repetitions {repetitions}; allowed is one of them")
-    chosen = votes_bench.QUICK_REPETITIONS if quick else votes_bench.REPETITIONS
-    with progress_bars() as progress:
-        bar = progress.add_task("simulated votes", total=None)
-        result = votes_bench.run(
-            chosen if repetitions is None else repetitions,
-            seed,
-            out,
-            lambda done, total: progress.update(bar, completed=done, total=total),
-        )
-    write_whole(out / "votes.json", json_text(result) + "\n")
-    write_whole(out / "votes.html", votes_bench.figure(result).to_html(include_plotlyjs=True))
-    if as_json:
-        print_json(result)
-        return
-    console = Console(highlight=False)
-    console.print(votes_table(result))
-    console.print(f"{result['seconds']:.0f} s; plot: {out / 'votes.html'}", soft_wrap=True)
-
-
-@bench_app.command("secure-sum")
-def bench_secure_sum(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Up to 250 clients only, in seconds.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
-        "tacit-runs/bench-secure-sum"
-    ),
-    as_json: AsJson = False,
-) -> None:
-    """Time, memory and bytes of the masked sum for 50 to 1000 clients in one process.
-
-    Continues after a kill. Writes secure-sum.json to the folder.
-    """
-    sizes = secure_sum_bench.QUICK_SIZES if quick else secure_sum_bench.SIZES
-    with progress_bars() as progress:
-        bar = progress.add_task("sizes", total=len(sizes))
-        result = secure_sum_bench.run(
-            sizes, out, lambda done, total: progress.update(bar, completed=done, total=total)
-        )
-    write_whole(out / "secure-sum.json", json_text(result) + "\n")
-    if as_json:
-        print_json(result)
-        return
-    print_secure_sum(result)

@@ -9,15 +9,18 @@ was paid for.
 from __future__ import annotations
 
 import math
+import resource
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tacit.data.partitions import dirichlet, iid
-from tacit.data.sources import Dataset, digits, split_validation
-from tacit.dense import Dense, DenseClient, accuracies
+from tacit.data.examples import Dataset
+from tacit.data.partitions import partition
+from tacit.data.sources import load
 from tacit.federation import Federation, Progress, local_federation
 from tacit.files import json_text, write_whole
 from tacit.plan import Plan
@@ -26,7 +29,10 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.report import render
 from tacit.result import Result
-from tacit.task import Weights
+from tacit.sgd import Weights
+from tacit.simulation import built_in_task, simulated_clients
+from tacit.space import Choice
+from tacit.torch_task import TorchClient, TorchTask
 from tacit.training import federated_average
 from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
 from tacit.tuners.tuner import Tuner
@@ -34,7 +40,6 @@ from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, noise_for, run_name
 
 _FILES = ("plan.toml", "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
-_START_SEED = 0
 
 
 def run(plan: Plan, out: Path, progress: Progress) -> Result:
@@ -46,11 +51,11 @@ def run(plan: Plan, out: Path, progress: Progress) -> Result:
             "was spent is never overwritten"
         )
     budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
-    dataset = digits()
-    net = Dense(dataset.train.features.shape[1], plan.task.hidden, dataset.classes)
-    method = tuner(plan, lambda models: net.initial(models, _START_SEED))
+    dataset = load(plan.task.data, Path(plan.task.data_dir) if plan.task.data_dir else None)
+    task = task_of(plan, dataset)
+    method = tuner(plan, task.initial)
     rng = np.random.default_rng(plan.search.seed)
-    clients = simulated_clients(plan, dataset, net, rng)
+    clients = clients_of(plan, dataset, task)
     variance = noise_for(method, plan.space, budget)
 
     out.mkdir(parents=True, exist_ok=True)
@@ -69,46 +74,58 @@ def run(plan: Plan, out: Path, progress: Progress) -> Result:
     )
     outcome = method.tune(federation, plan.space, rng)
     result = conclude(method, outcome, federation, budget)
+    result = replace(result, evaluation=_evaluation(task))
     _write(result, plan, out)
     if plan.task.train_rounds:
-        weights = _train(plan, result, net, federation)
-        accuracy = float(accuracies(weights, dataset.test)[0])
+        weights = _train(plan, result, task, federation)
+        accuracy = float(task.accuracies(weights, dataset.standardise(dataset.test))[0])
         costs = conclude(method, outcome, federation, budget)  # with the bytes of the training
-        result = replace(costs, accuracy=accuracy)
-        _save_model(weights, out / "model.npz")
+        result = replace(costs, accuracy=accuracy, evaluation=_evaluation(task))
+        _save_model(weights, task, out / "model.npz")
         _write(result, plan, out)
     return result
 
 
-def simulated_clients(
-    plan: Plan, dataset: Dataset, net: Dense, rng: np.random.Generator
-) -> list[DenseClient]:
-    """The training data dealt to clients, each with a validation part of its own."""
-    terms, labels = plan.federation, dataset.train.labels
+def task_of(plan: Plan, dataset: Dataset) -> TorchTask:
+    """The network that a plan names, and how clients score with it."""
     try:
-        parts = (
-            dirichlet(labels, terms.clients, terms.alpha, rng, terms.smallest)
-            if terms.partition == "dirichlet"
-            else iid(labels, terms.clients, rng)
+        task = built_in_task(
+            dataset,
+            plan.task.network,
+            plan.task.hidden,
+            epochs=plan.task.score_epochs,
+            batch=plan.task.batch,
+            metric=plan.task.score,
+            local=plan.search.local,
+        )
+    except ValueError as error:
+        raise ValueError(f"task.network: {error}") from None
+    for name, dimension in plan.space.dimensions.items():
+        extreme = max(dimension.options) if isinstance(dimension, Choice) else dimension.high
+        try:
+            task.check({name: extreme})
+        except ValueError as error:
+            raise ValueError(f"space: {error}") from None
+    return task
+
+
+def clients_of(plan: Plan, dataset: Dataset, task: TorchTask) -> list[TorchClient]:
+    """The clients that a plan describes."""
+    terms = plan.federation
+    try:
+        dealt = partition(
+            terms.partition,
+            alpha=terms.alpha,
+            percent=terms.percent,
+            similarity=terms.similarity,
+            noise=terms.noise,
+            smallest=terms.smallest,
+        )
+        return simulated_clients(
+            dataset, dealt, terms.clients, task, plan.task.validation, plan.search.seed
         )
     except ValueError as error:  # it begins with the name of the key
         raise ValueError(f"federation.{error}") from None
-    clients = []
-    for number, part in enumerate(parts):
-        train, validation = split_validation(dataset.train.take(part), plan.task.validation, rng)
-        clients.append(
-            DenseClient(
-                train,
-                validation,
-                net,
-                plan.task.score_epochs,
-                plan.task.batch,
-                seed=plan.search.seed + number,
-                start_seed=_START_SEED,
-                metric=plan.task.score,
-            )
-        )
-    return clients
 
 
 def tuner(plan: Plan, start: Callable[[int], Weights]) -> Tuner:
@@ -129,6 +146,12 @@ def tuner(plan: Plan, start: Callable[[int], Weights]) -> Tuner:
     return methods[search.method]
 
 
+def _evaluation(task: TorchTask) -> dict[str, Any]:
+    """How candidates were trained, and the most memory that this process ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {**task.report(), "peak_megabytes": peak / (2**20 if sys.platform == "darwin" else 1024)}
+
+
 def _ledger(plan: Plan, budget: Budget, out: Path) -> Ledger:
     """A named federation's lifetime ledger; simulated clients of no name end with their run."""
     if plan.federation.name:
@@ -136,20 +159,21 @@ def _ledger(plan: Plan, budget: Budget, out: Path) -> Ledger:
     return Ledger.create(out / "ledger.sqlite", "this-run", budget)
 
 
-def _train(plan: Plan, result: Result, net: Dense, federation: Federation) -> Weights:
+def _train(plan: Plan, result: Result, task: TorchTask, federation: Federation) -> Weights:
     return federated_average(
         lambda query: federation.collect(query, "train"),
         [result.config],
-        net.initial(1, _START_SEED),
+        task.initial(1),
         plan.task.train_rounds,
         plan.task.train_epochs,
     )
 
 
-def _save_model(weights: Weights, path: Path) -> None:
+def _save_model(weights: Weights, task: TorchTask, path: Path) -> None:
+    names = task.architecture({}).module.names()
     draft = path.with_name(f".{path.name}")
     with draft.open("wb") as file:
-        np.savez(file, *(array[0] for array in weights))
+        np.savez(file, **{name: array[0] for name, array in zip(names, weights, strict=True)})
     draft.replace(path)
 
 

@@ -13,13 +13,16 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tacit.dense import METRICS, check_config
+from tacit.data.partitions import PARTITIONS
+from tacit.data.sources import DATASETS
+from tacit.halving import LOCAL_SEARCHES
+from tacit.networks import NETWORKS
 from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
+from tacit.sgd import METRICS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
 
 METHODS = ("vote", "random-guess", "opt", "mean-of-winners")
-DATA = ("digits",)
-PARTITIONS = ("dirichlet", "iid")
+DENSE = "dense"
 SECURE_SUMS = ("masks", "plain")
 DEFAULT_SPACE: dict[str, Any] = {
     "learning_rate": {"low": 1e-4, "high": 1.0, "log": True},
@@ -66,9 +69,11 @@ def _flag(default: bool) -> Any:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: data, a dense net, how a client scores, how the federation trains."""
+    """What is learned: data, a network, how a client scores, how the federation trains."""
 
-    data: str = _one_of("digits", DATA)
+    data: str = _one_of("digits", tuple(DATASETS))
+    data_dir: str = _text("", "the folder that holds the data, or nothing")
+    network: str = _one_of(DENSE, (DENSE, *NETWORKS))
     hidden: tuple[int, ...] = _widths((32,))
     batch: int = _whole(16, 1, 65_536)
     validation: float = _number(0.25, 0.01, 0.9)
@@ -86,6 +91,7 @@ class Search:
     candidates: int = _whole(100, 2, 1_000_000)
     sampling: str = _one_of("sobol", SAMPLINGS)
     votes: int = _whole(5, 1, 1_000_000)
+    local: str = _one_of("full", LOCAL_SEARCHES)
     seed: int = _whole(1, 0, 2**63 - 1)
 
 
@@ -106,8 +112,11 @@ class FederationTerms:
     """Who takes part."""
 
     clients: int = _whole(50, 2, 100_000)
-    partition: str = _one_of("dirichlet", PARTITIONS)
+    partition: str = _one_of("dirichlet", tuple(PARTITIONS))
     alpha: float = _number(5.0, 0.001, 1e6)
+    percent: float = _number(66.0, 0.0, 100.0)
+    similarity: float = _number(0.0, 0.0, 1.0)
+    noise: float = _number(0.1, 0.0, 1e6)
     smallest: int = _whole(10, 2, 1_000_000)
     name: str = _text("", "the name of a federation with a lifetime ledger, or nothing")
     secure: str = _one_of("masks", SECURE_SUMS)
@@ -124,7 +133,8 @@ class Plan:
     >>> read_plan({"search": {"vote": 3}})
     Traceback (most recent call last):
         ...
-    ValueError: search.vote is not a key; allowed are method, candidates, sampling, votes, seed
+    ValueError: search.vote is not a key; allowed are method, candidates, sampling, votes, \
+local, seed
     >>> read_plan({"privacy": {"delta": "small"}})
     Traceback (most recent call last):
         ...

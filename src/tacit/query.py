@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from tacit.privacy.bounds import Bound, TopVotes
 from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Client, Learner, Weights, scores
+from tacit.task import Client, Learner, scores
 
 
 class NothingToSay(Exception):

@@ -339,7 +339,20 @@ def _costs(result: Data) -> str:
     ]
     head = ("stage", "time", "sent by clients", "sent to clients", "a client’s average")
     caption = "Bytes of all clients together; the average of a client is both ways"
-    return _table(head, rows, caption, strong=len(seconds) - 1)
+    return _table(head, rows, caption, strong=len(seconds) - 1) + _trained(result["evaluation"])
+
+
+def _trained(evaluation: Data | None) -> str:
+    """How simulated clients trained their candidates; real clients do not tell."""
+    if evaluation is None or not evaluation["ways"]:
+        return ""
+    search = {"full": "every candidate in full", "halving": "bad candidates were given up early"}
+    why = "".join(f"; not stacked: {_text(word)}" for word in evaluation["not_stacked_because"])
+    return (
+        f'<p class="soft">Simulated clients trained {search[evaluation["local"]]}: '
+        f"{_text('; '.join(evaluation['ways']))}{why}. This process held at most "
+        f"{evaluation['peak_megabytes']:.0f} MB.</p>"
+    )
 
 
 def _table(

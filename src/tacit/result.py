@@ -91,7 +91,8 @@ class Result:
     """What was chosen, from what, by how many, at what price.
 
     ``tally`` is None for methods that see no sums, ``accuracy`` where nothing was trained. Bytes
-    are those of all clients together.
+    are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
+    do not tell.
     """
 
     method: str
@@ -103,6 +104,7 @@ class Result:
     seconds: dict[str, float]
     bytes: dict[str, dict[str, int]]
     accuracy: float | None = None
+    evaluation: dict[str, Any] | None = None
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -121,4 +123,5 @@ class Result:
             "accuracy": self.accuracy,
             "seconds": self.seconds,
             "bytes": self.bytes,
+            "evaluation": self.evaluation,
         }

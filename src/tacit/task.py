@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from tacit.privacy.skellam import FloatArray
+from tacit.sgd import Weights
 from tacit.space import Config
-
-Weights = tuple[npt.NDArray[np.float32], ...]
-"""Parameters of several models at once: every array has a leading axis, one entry a model."""
 
 
 @runtime_checkable

@@ -11,11 +11,13 @@ import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Table
 
@@ -149,6 +151,37 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
     )
 
 
+def dp_hype_table(result: dict[str, Any]) -> Table:
+    """DP-HYPE's comparison by epsilon."""
+    recipe = result["recipe"]
+    table = Table(
+        title=f"{result['table']}: {result['seeds']} seeds, {result['repeats']} draws of noise "
+        f"each, {recipe['epochs']} epochs, {recipe['rounds']} rounds",
+        caption="test accuracy: mean and 95 % interval over training seeds",
+    )
+    for heading in ("method", "ε", "Tacit's exact noise", "published noise"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table.add_row("OPT", "", _spread(result["opt"]), "")
+    for epsilon, found in result["vote"].items():
+        shown = "∞" if epsilon == "inf" else epsilon
+        published = _spread(result["vote_published_noise"][epsilon])
+        table.add_row("vote", shown, _spread(found), published)
+    table.add_row("RANDGUESS", "", _spread(result["randguess"]), "")
+    once = result["protocol"]
+    table.add_section()
+    table.add_row(
+        f"the protocol once, {once['dropped']} of {once['asked']} gone",
+        f"{once['epsilon']:g}",
+        f"{once['accuracy']:.1%}",
+        "",
+    )
+    return table
+
+
+def _spread(found: dict[str, float]) -> str:
+    return f"{found['mean']:.1%} ({found['low']:.1%} to {found['high']:.1%})"
+
+
 def progress_bars() -> Progress:
     """Bars on standard error, if that is a terminal."""
     console = Console(stderr=True)
@@ -162,11 +195,25 @@ def progress_bars() -> Progress:
     )
 
 
-def stage_bars(progress: Progress) -> Callable[[str, int, int], None]:
+def download_bars() -> Progress:
+    """Bars for files that are fetched."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def stage_bars(progress: Progress) -> Callable[[str, int, int | None], None]:
     """One bar a stage, made when the stage begins and started anew when it is repeated."""
     bars: dict[str, TaskID] = {}
 
-    def show(stage: str, done: int, total: int) -> None:
+    def show(stage: str, done: int, total: int | None) -> None:
         if stage not in bars:
             bars[stage] = progress.add_task(stage, total=total)
         progress.update(bars[stage], completed=done, total=total)
@@ -220,11 +267,21 @@ def print_result(result: Result, folder: Path) -> None:
         f"ε = {_ceiling(guarantee.epsilon)} at δ = {guarantee.delta:g} (per {guarantee.unit}, "
         f"{guarantee.relation})",
     )
+    if result.evaluation is not None and result.evaluation["ways"]:
+        table.add_row("Local training", "; ".join(evaluation_words(result.evaluation)))
     table.add_row("Against", result.privacy.server)
     table.add_row("Setting", result.privacy.setting)
     table.add_row("Covers", result.privacy.covers)
     console.print(table)
     console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+
+
+def evaluation_words(evaluation: dict[str, Any]) -> list[str]:
+    """How simulated clients trained their candidates."""
+    words = [*evaluation["ways"], f"at most {evaluation['peak_megabytes']:.0f} MB"]
+    if evaluation["local"] != "full":
+        words.insert(0, f"successive {evaluation['local']}")
+    return [*words, *(f"not stacked: {why}" for why in evaluation["not_stacked_because"])]
 
 
 def _short(value: object) -> str:

@@ -8,15 +8,16 @@ here is private; the epsilon of a choice does not cover the training that follow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from tacit.privacy.skellam import FloatArray
 from tacit.query import Array, Arrays, InClear, LocalTraining
+from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Weights
 
-Collect = Callable[[InClear], list[Arrays]]
+Collect = Callable[[InClear], Iterable[Arrays]]
 """Ask everybody one question in clear."""
 
 
@@ -39,8 +40,15 @@ def federated_average(
     return weights
 
 
-def _mean(answers: Sequence[Arrays]) -> Weights:
-    stacks = (
-        np.stack([array.numpy() for array in arrays]) for arrays in zip(*answers, strict=True)
-    )
-    return tuple(np.asarray(s.mean(axis=0, dtype=np.float64), dtype=np.float32) for s in stacks)
+def _mean(answers: Iterable[Arrays]) -> Weights:
+    """The mean, one answer at a time: only the running sum and one answer are in memory."""
+    sums: list[FloatArray] = []
+    count = 0
+    for count, arrays in enumerate(answers, start=1):
+        weights = [array.numpy() for array in arrays]
+        if count == 1:
+            sums = [array.astype(np.float64) for array in weights]
+        else:
+            for total, array in zip(sums, weights, strict=True):
+                total += array
+    return tuple((total / count).astype(np.float32) for total in sums)

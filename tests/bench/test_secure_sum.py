@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.bench import secure_sum
-from tacit.bench.journal import Journal
+from tacit.journal import Journal
 
 
 def quiet(_done: int, _total: int) -> None:

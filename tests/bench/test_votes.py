@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tacit.bench import votes
-from tacit.bench.journal import Journal
+from tacit.journal import Journal
 from tacit.privacy.planner import chance_bound
 
 

@@ -17,8 +17,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tacit.bench.journal import Journal, machine
 from tacit.federation import local_federation
+from tacit.journal import Journal, machine
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import Ledger

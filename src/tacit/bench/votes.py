@@ -15,18 +15,19 @@ random numbers, which makes the curves comparable point by point.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.bench.journal import Journal, machine
+from tacit.cores import cores
+from tacit.journal import Journal, machine
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.planner import published_sigma
@@ -100,24 +101,18 @@ def run(
     }
     journal = Journal(folder, recipe)
     sizes = [min(_CHUNK, repetitions - start) for start in range(0, repetitions, _CHUNK)]
-    missing = [chunk for chunk in range(len(sizes)) if chunk not in journal.pieces]
-    resumed = len(sizes) - len(missing)
+    resumed = sum(chunk in journal.pieces for chunk in range(len(sizes)))
     sigmas = _noise_levels()
-    done = repetitions - sum(sizes[chunk] for chunk in missing)
-    progress(done, repetitions)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = {
-            pool.submit(_chunk, seed, chunk, sizes[chunk], sigmas): chunk for chunk in missing
-        }
-        try:
-            for future in as_completed(waiting):
-                chunk = waiting[future]
-                journal.add(chunk, future.result())
-                done += sizes[chunk]
-                progress(done, repetitions)
-        except BaseException:  # Ctrl-C must not wait for everything that is still queued
-            pool.shutdown(cancel_futures=True)
-            raise
+    work = {chunk: partial(_chunk, seed, chunk, size, sigmas) for chunk, size in enumerate(sizes)}
+    finished: list[int] = []
+
+    def done(chunk: int) -> None:
+        finished.append(sizes[chunk])
+        progress(sum(finished), repetitions)
+
+    progress(0, repetitions)
+    with ThreadPoolExecutor(cores()) as pool:
+        journal.complete(pool, work, done)
     total = np.sum([journal.pieces[chunk] for chunk in range(len(sizes))], axis=0)
     return {
         "bench": "votes",

@@ -1,92 +1,110 @@
-"""Ways to deal the examples of a data set out to clients.
+"""Partitions by name, and a data set dealt to clients with one of them.
 
-A partition takes the labels and returns one sorted array of indices a client; every example goes
-to exactly one client, and the same seed gives the same parts.
+The rules are in :mod:`tacit.data.skews`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
-from tacit.data.sources import IntArray
+from tacit.data.examples import Dataset, Examples, FloatArray
+from tacit.data.skews import (
+    ClassPairs,
+    Dirichlet,
+    DominantLabel,
+    FeatureSkew,
+    Iid,
+    Pairs,
+    Partition,
+    QuantitySkew,
+)
 
-_LARGEST_ALPHA = 1e100  # far beyond it a draw overflows and every share is 0
-_SMALLEST = 10
+PARTITIONS: Mapping[str, type[Partition]] = MappingProxyType(
+    {
+        "iid": Iid,
+        "dirichlet": Dirichlet,
+        "dominant-label": DominantLabel,
+        "class-pairs": ClassPairs,
+        "feature-skew": FeatureSkew,
+        "quantity-skew": QuantitySkew,
+    }
+)
 
 
-def iid(labels: IntArray, clients: int, rng: np.random.Generator) -> list[IntArray]:
-    """Shuffle and cut into parts whose sizes differ by at most one.
+def partition(
+    name: str,
+    *,
+    alpha: float = 0.5,
+    percent: float = 66.0,
+    similarity: float = 0.0,
+    noise: float = 0.1,
+    pairs: Pairs = (),
+    smallest: int = 10,
+) -> Partition:
+    """The partition of this name in :data:`PARTITIONS`.
 
-    >>> [len(part) for part in iid(np.zeros(11, dtype=np.int64), 3, np.random.default_rng(0))]
-    [4, 4, 3]
-    """
-    _check_sizes(labels, clients, smallest=1)
-    parts = np.array_split(rng.permutation(len(labels)), clients)
-    return [np.sort(part) for part in parts]
+    Every partition keeps ``smallest``. Of the others it takes the parameters that it has and
+    ignores the rest, unchecked: they come from one section of settings.
 
-
-def dirichlet(
-    labels: IntArray,
-    clients: int,
-    alpha: float,
-    rng: np.random.Generator,
-    smallest: int = _SMALLEST,
-) -> list[IntArray]:
-    """Label and size skew: each label's examples are shared out in Dirichlet(alpha) proportions.
-
-    DP-HYPE, Appendix B, with alpha 30, 5 and 0.5 (and, in its code, at least 10 examples a client):
-    for each label one draw over the clients (Yurochkin et al. 2019). Hsu et al. 2019 draw the other
-    way round, for each client one over the labels. The smaller alpha, the more skew.
-
-    How we differ: others redraw until every client has ``smallest`` examples, which with a small
-    alpha may never happen. We draw once; then single examples, chosen at random from whoever is the
-    largest client at that moment, move to the clients below the minimum. All of it depends on
-    ``rng`` only, and nothing moves where the draw already keeps the minimum.
-
-    >>> labels = np.repeat([0, 1], 50)
-    >>> parts = dirichlet(labels, 4, 0.5, np.random.default_rng(0))
-    >>> [np.bincount(labels[part], minlength=2).tolist() for part in parts]
-    [[18, 21], [21, 8], [8, 4], [3, 17]]
-    >>> dirichlet(labels, 20, 0.5, np.random.default_rng(0))
+    >>> partition("class-pairs", similarity=0.33, alpha=-1)
+    ClassPairs(similarity=0.33, pairs=(), smallest=10)
+    >>> partition("class-pairs", similarity=33)
     Traceback (most recent call last):
         ...
-    ValueError: clients is 20 with at least 10 examples each; allowed is 1 to 10 with 100 examples
+    ValueError: similarity is 33; allowed is 0 to 1
     """
-    _check_sizes(labels, clients, smallest)
-    if not 0 < alpha <= _LARGEST_ALPHA:
-        raise ValueError(f"alpha is {alpha}; allowed is above 0 and at most {_LARGEST_ALPHA:g}")
-    parts: list[list[int]] = [[] for _ in range(clients)]
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(clients, alpha))
-        # rounding, because cutting off would favour the last client with every label
-        cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-        for part, given in zip(parts, np.split(members, cuts), strict=True):
-            part.extend(given.tolist())
-    _fill_up(parts, smallest, rng)
-    return [np.sort(np.array(part, dtype=np.int64)) for part in parts]
+    match name:
+        case "iid":
+            return Iid(smallest)
+        case "dirichlet":
+            return Dirichlet(alpha, smallest)
+        case "dominant-label":
+            return DominantLabel(percent, smallest)
+        case "class-pairs":
+            return ClassPairs(similarity, pairs, smallest)
+        case "feature-skew":
+            return FeatureSkew(noise, smallest)
+        case "quantity-skew":
+            return QuantitySkew(alpha, smallest)
+    raise ValueError(f"partition is {name!r}; allowed are {', '.join(PARTITIONS)}")
 
 
-def _fill_up(parts: list[list[int]], smallest: int, rng: np.random.Generator) -> None:
-    """Move examples from the largest parts; whoever gives still has ``smallest`` afterwards.
+def feature_noise(partition: Partition, clients: int) -> FloatArray | None:
+    """The standard deviation of the noise on each client's features; None where there is none."""
+    return partition.deviations(clients) if isinstance(partition, FeatureSkew) else None
 
-    While one part is below the minimum, the largest is above it, as the mean is not below it.
+
+def deal(
+    dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator
+) -> list[Examples]:
+    """Each client's training examples, standardised after the noise of a feature skew.
+
+    >>> rows = Examples(np.full((4, 2), 0.5, dtype=np.float32), np.array([0, 1, 0, 1]))
+    >>> toy = Dataset("toy", train=rows, test=rows, classes=("no", "yes"), bounds=(0.0, 1.0))
+    >>> [part.labels.tolist() for part in deal(toy, Iid(), 2, np.random.default_rng(0))]
+    [[0, 0], [1, 1]]
     """
-    for part in parts:
-        while len(part) < smallest:
-            largest = max(parts, key=len)
-            part.append(largest.pop(int(rng.integers(len(largest)))))
+    places = partition.deal(dataset.train.labels, clients, rng)
+    noise = feature_noise(partition, clients)
+    parts = []
+    for client, part in enumerate(places):
+        examples = dataset.train.take(part)
+        if noise is not None:
+            examples = _noisy(examples, noise[client], dataset.bounds, rng)
+        parts.append(dataset.standardise(examples))
+    return parts
 
 
-def _check_sizes(labels: IntArray, clients: int, smallest: int) -> None:
-    if labels.ndim != 1:
-        raise ValueError(f"labels has shape {labels.shape}; allowed is (n,)")
-    if smallest < 0:
-        raise ValueError(f"smallest is {smallest}; allowed is 0 and above")
-    if clients < 1:
-        raise ValueError(f"clients is {clients}; allowed is 1 and above")
-    if clients * smallest > len(labels):
-        raise ValueError(
-            f"clients is {clients} with at least {smallest} examples each; allowed is 1 to "
-            f"{len(labels) // smallest} with {len(labels)} examples"
-        )
+def _noisy(
+    examples: Examples,
+    deviation: np.float32,
+    bounds: tuple[float, float] | None,
+    rng: np.random.Generator,
+) -> Examples:
+    features = examples.features + deviation * rng.standard_normal(
+        examples.features.shape, dtype=np.float32
+    )
+    return Examples(features if bounds is None else features.clip(*bounds), examples.labels)

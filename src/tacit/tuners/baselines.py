@@ -16,8 +16,8 @@ import numpy as np
 from tacit.federation import Federation
 from tacit.privacy.events import Composed, Event, Unprotected
 from tacit.query import Array, LocalValidation, LocalWinner
+from tacit.sgd import Weights
 from tacit.space import Space
-from tacit.task import Weights
 from tacit.training import federated_average
 from tacit.tuners.tuner import Outcome
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: results that survive a kill, and a note of the machine."""
+"""Work in pieces that survives a kill, and a note of the machine it ran on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,25 @@ class Journal:
                 self.pieces[piece] = result
                 whole += len(line)
             os.truncate(self.path, whole)
+
+    def complete(
+        self, pool: Executor, work: Mapping[int, Callable[[], Any]], done: Callable[[int], None]
+    ) -> None:
+        """Do the pieces that are missing, and record each as it is finished.
+
+        ``done`` hears of every finished piece, those of earlier runs first.
+        """
+        for piece in work:
+            if piece in self.pieces:
+                done(piece)
+        waiting = {pool.submit(work[piece]): piece for piece in work if piece not in self.pieces}
+        try:
+            for future in as_completed(waiting):
+                self.add(waiting[future], future.result())
+                done(waiting[future])
+        except BaseException:  # Ctrl-C must not wait for everything that is still queued
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
     def add(self, piece: int, result: Any) -> None:
         """Record one finished piece durably."""

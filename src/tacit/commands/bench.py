@@ -1,0 +1,196 @@
+"""``tacit bench``: the papers' experiments, and our measurements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tacit.bench import dp_hype
+from tacit.bench import secure_sum as secure_sum_bench
+from tacit.bench import votes as votes_bench
+from tacit.bench.dp_hype_figures import figure as dp_hype_figure
+from tacit.commands.options import (
+    Alpha,
+    AsJson,
+    Clients,
+    DataDir,
+    DataName,
+    Epochs,
+    ExampleCount,
+    GridName,
+    NetworkName,
+    PartitionName,
+    Rounds,
+    Seeds,
+    whole,
+)
+from tacit.commands.tables import make_table
+from tacit.files import json_text, write_whole
+from tacit.tables import Recipe, ScoreTable, shipped
+from tacit.terminal import (
+    dp_hype_table,
+    print_json,
+    print_secure_sum,
+    progress_bars,
+    votes_table,
+)
+
+app = typer.Typer(help="The papers' experiments, and our measurements.", no_args_is_help=True)
+
+
+@app.command("votes")
+def bench_votes(
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help=f"Simulated votes a point; default: the paper's {votes_bench.REPETITIONS}.",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help=f"{votes_bench.QUICK_REPETITIONS} repetitions, in seconds."),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(parser=whole, metavar="N", help="Seed of the simulation.")
+    ] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for results, plot and journal.")] = Path(
+        "tacit-runs/bench-votes"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """DP-HYPE's simulation (section V-B): success against spread, good and all candidates.
+
+    Continues after a kill. Writes votes.json and votes.html to the folder.
+    """
+    if quick and repetitions is not None:
+        raise ValueError(f"found --quick and --repetitions {repetitions}; allowed is one of them")
+    chosen = votes_bench.QUICK_REPETITIONS if quick else votes_bench.REPETITIONS
+    with progress_bars() as progress:
+        bar = progress.add_task("simulated votes", total=None)
+        result = votes_bench.run(
+            chosen if repetitions is None else repetitions,
+            seed,
+            out,
+            lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    write_whole(out / "votes.json", json_text(result) + "\n")
+    write_whole(out / "votes.html", votes_bench.figure(result).to_html(include_plotlyjs=True))
+    if as_json:
+        print_json(result)
+        return
+    console = Console(highlight=False)
+    console.print(votes_table(result))
+    console.print(f"{result['seconds']:.0f} s; plot: {out / 'votes.html'}", soft_wrap=True)
+
+
+@app.command("secure-sum")
+def bench_secure_sum(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Up to 250 clients only, in seconds.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
+        "tacit-runs/bench-secure-sum"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Time, memory and bytes of the masked sum for 50 to 1000 clients in one process.
+
+    Continues after a kill. Writes secure-sum.json to the folder.
+    """
+    sizes = secure_sum_bench.QUICK_SIZES if quick else secure_sum_bench.SIZES
+    with progress_bars() as progress:
+        bar = progress.add_task("sizes", total=len(sizes))
+        result = secure_sum_bench.run(
+            sizes, out, lambda done, total: progress.update(bar, completed=done, total=total)
+        )
+    write_whole(out / "secure-sum.json", json_text(result) + "\n")
+    if as_json:
+        print_json(result)
+        return
+    print_secure_sum(result)
+
+
+@app.command("dp-hype")
+def bench_dp_hype(
+    data: DataName = "digits",
+    clients: Clients = 50,
+    partition_name: PartitionName = "iid",
+    alpha: Alpha = 0.5,
+    seeds: Seeds = 3,
+    repeats: Annotated[
+        int,
+        typer.Option(parser=whole, metavar="N", help="Draws of noise a seed and epsilon."),
+    ] = 1000,
+    grid: GridName = "dp-hype-table",
+    network: NetworkName = "",
+    examples: ExampleCount = 0,
+    epochs: Epochs = 5,
+    rounds: Rounds = 5,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train anew even if Tacit brings the score table.")
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="At most 400 examples, 20 clients, 2 epochs and 2 rounds; a stated toy size.",
+        ),
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, tables and figures.")] = Path(
+        "tacit-runs/bench-dp-hype"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """DP-HYPE's experiments: OPT, RANDGUESS and the private vote by epsilon, on real data.
+
+    Training comes from a score table: one that Tacit brings, or one that is made now and continued
+    after a kill. Writes one JSON file a setting, and the figures of all settings in the folder.
+
+    Example: tacit bench dp-hype --data adult --clients 100 --partition dirichlet --alpha 0.5
+    """
+    if quick:
+        clients, examples = min(clients, 20), min(examples or 400, 400)
+        epochs, rounds = min(epochs, 2), min(rounds, 2)
+    recipe = Recipe(
+        data,
+        partition_name,
+        clients,
+        alpha,
+        grid=grid,
+        network=network,
+        examples=examples,
+        epochs=epochs,
+        rounds=rounds,
+        seeds=seeds,
+    )
+    table = _table(recipe, data_dir, out, fresh=fresh)
+    result = dp_hype.run(table, repeats)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / f"{recipe.name}.json", json_text(result) + "\n")
+    others = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    write_whole(out / "dp-hype.html", dp_hype_figure(others).to_html(include_plotlyjs=True))
+    if as_json:
+        print_json(result)
+        return
+    console = Console(highlight=False)
+    console.print(dp_hype_table(result))
+    console.print(f"Figures of all settings so far: {out / 'dp-hype.html'}", soft_wrap=True)
+
+
+def _table(recipe: Recipe, data_dir: Path | None, out: Path, *, fresh: bool) -> ScoreTable:
+    """The table of a recipe: shipped with enough seeds, made before, or made now."""
+    made = out / "tables" / f"{recipe.name}.npz"
+    places = [*([] if fresh else [shipped().get(recipe.name)]), made]
+    for path in places:
+        if path is not None and path.exists():
+            table = ScoreTable.load(path)
+            if table.recipe.seeds >= recipe.seeds:
+                return table.first(recipe.seeds)
+    return make_table(recipe, data_dir, out / "tables")

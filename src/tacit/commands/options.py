@@ -1,0 +1,114 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def whole(text: str) -> int:
+    """A whole number, or an error that says what was found."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"found {text!r}; allowed is a whole number") from None
+
+
+def number(text: str) -> float:
+    """A number, or an error that says what was found."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"found {text!r}; allowed is a number") from None
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+LedgerFile = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's file.")]
+Epsilon = Annotated[
+    float, typer.Option(parser=number, metavar="NUMBER", help="Largest epsilon, 0.001 to 30.")
+]
+Delta = Annotated[
+    float,
+    typer.Option(
+        parser=number, metavar="NUMBER", help="Delta, 1e-10 to 0.1; below 1 / clients is usual."
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        help="Where the data lies; default: TACIT_DATA, then the cache of `tacit data fetch`.",
+    ),
+]
+Clients = Annotated[
+    int, typer.Option(parser=whole, metavar="N", help="How many clients the data is dealt to.")
+]
+PartitionName = Annotated[
+    str,
+    typer.Option(
+        "--partition",
+        help="iid, dirichlet, dominant-label, class-pairs, feature-skew or quantity-skew.",
+    ),
+]
+Alpha = Annotated[
+    float,
+    typer.Option(
+        parser=number,
+        metavar="NUMBER",
+        help="Dirichlet concentration (dirichlet, quantity-skew): smaller is more skewed.",
+    ),
+]
+Percent = Annotated[
+    float,
+    typer.Option(
+        parser=number,
+        metavar="NUMBER",
+        help="Percent of a label that one client holds (dominant-label).",
+    ),
+]
+Similarity = Annotated[
+    float,
+    typer.Option(
+        parser=number, metavar="FRACTION", help="Fraction that is dealt iid (class-pairs)."
+    ),
+]
+Noise = Annotated[
+    float,
+    typer.Option(
+        parser=number,
+        metavar="NUMBER",
+        help="Standard deviation of the last client's noise (feature-skew).",
+    ),
+]
+Smallest = Annotated[
+    int, typer.Option(parser=whole, metavar="N", help="Fewest examples a client holds.")
+]
+DataName = Annotated[str, typer.Option("--data", help="The data set; see `tacit data list`.")]
+GridName = Annotated[
+    str,
+    typer.Option("--grid", help="dp-hype-table (the paper's Table III) or dp-hype-code."),
+]
+NetworkName = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        help="A network by name; default: 64-64 for tables, 32 for digits, the MLP for images.",
+    ),
+]
+ExampleCount = Annotated[
+    int,
+    typer.Option(
+        "--examples", parser=whole, metavar="N", help="Training examples dealt out; 0: all."
+    ),
+]
+Batch = Annotated[int, typer.Option(parser=whole, metavar="N", help="Examples in a batch.")]
+Epochs = Annotated[
+    int, typer.Option(parser=whole, metavar="N", help="Local epochs, for a score and in a round.")
+]
+Rounds = Annotated[
+    int, typer.Option(parser=whole, metavar="N", help="Rounds of federated averaging.")
+]
+Seeds = Annotated[int, typer.Option(parser=whole, metavar="N", help="How many training seeds.")]

@@ -1,0 +1,203 @@
+"""``tacit tables``: clients' scores and federated accuracies, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tacit.commands.options import (
+    Alpha,
+    AsJson,
+    Batch,
+    Clients,
+    DataDir,
+    DataName,
+    Epochs,
+    ExampleCount,
+    GridName,
+    NetworkName,
+    Noise,
+    PartitionName,
+    Percent,
+    Rounds,
+    Seeds,
+    Similarity,
+    Smallest,
+)
+from tacit.tables import Recipe, ScoreTable, make, shipped
+from tacit.terminal import print_json, progress_bars
+
+app = typer.Typer(help="Score tables: training done once, for all.", no_args_is_help=True)
+
+FOLDER = Path("tacit-runs/tables")
+Folder = Annotated[Path, typer.Option(help="Folder for tables made here.")]
+
+
+@app.command("make")
+def make_(
+    data: DataName = "digits",
+    partition_name: PartitionName = "iid",
+    clients: Clients = 50,
+    alpha: Alpha = 0.5,
+    percent: Percent = 66.0,
+    similarity: Similarity = 0.0,
+    noise: Noise = 0.1,
+    smallest: Smallest = 10,
+    grid: GridName = "dp-hype-table",
+    network: NetworkName = "",
+    examples: ExampleCount = 0,
+    batch: Batch = 64,
+    epochs: Epochs = 5,
+    rounds: Rounds = 5,
+    seeds: Seeds = 3,
+    data_dir: DataDir = None,
+    out: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Train all candidates on all clients, and federated, on all cores. Continues after a kill.
+
+    Example: tacit tables make --data adult --partition dirichlet --alpha 0.5 --clients 100
+    """
+    recipe = Recipe(
+        data,
+        partition_name,
+        clients,
+        alpha,
+        percent,
+        similarity,
+        noise,
+        smallest,
+        grid,
+        network,
+        examples,
+        batch=batch,
+        epochs=epochs,
+        rounds=rounds,
+        seeds=seeds,
+    )
+    table = make_table(recipe, data_dir, out)
+    path = out / f"{recipe.name}.npz"
+    if as_json:
+        print_json({**summary(table), "file": str(path)})
+    else:
+        _print(table, path)
+
+
+def make_table(recipe: Recipe, data_dir: Path | None, out: Path) -> ScoreTable:
+    """Make a table with a progress bar, and save it."""
+    with progress_bars() as progress:
+        bar = progress.add_task(f"training for {recipe.name}", total=None)
+        table = make(
+            recipe,
+            data_dir,
+            out / "unfinished",
+            lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    table.save(out / f"{recipe.name}.npz")
+    return table
+
+
+@app.command("list")
+def list_(out: Folder = FOLDER, as_json: AsJson = False) -> None:
+    """The tables that come with Tacit, and those made here."""
+    made = {path.stem: path for path in sorted(out.glob("*.npz"))}
+    tables = {**shipped(), **made}
+    rows = [{**summary(ScoreTable.load(path)), "file": str(path)} for path in tables.values()]
+    if as_json:
+        print_json({"tables": rows})
+        return
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("table", "clients", "candidates", "seeds", "best", "mean", "from"):
+        numeric = heading not in ("table", "from")
+        shown.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
+    for row in rows:
+        shown.add_row(
+            row["table"],
+            str(row["clients"]),
+            str(row["candidates"]),
+            str(row["seeds"]),
+            f"{row['best_accuracy']:.1%}",
+            f"{row['mean_accuracy']:.1%}",
+            "here" if row["table"] in made else "Tacit",
+        )
+    Console(highlight=False).print(shown)
+
+
+@app.command("show")
+def show(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A name from the list, or a file.")],
+    out: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """The recipe of a table, what it took, and its best candidates."""
+    here = out / f"{table}.npz"
+    path: str | Path = here if here.exists() else table
+    found = ScoreTable.load(path)
+    if as_json:
+        print_json(
+            {
+                **summary(found),
+                "recipe": asdict(found.recipe),
+                "made": dict(found.made),
+                "accuracy": found.accuracy.tolist(),
+                "candidate_list": list(found.candidates),
+            }
+        )
+    else:
+        _print(found, path)
+
+
+def summary(table: ScoreTable) -> dict[str, Any]:
+    """One line about a table."""
+    seeds, clients, candidates = table.losses.shape
+    return {
+        "table": table.name,
+        "clients": clients,
+        "candidates": candidates,
+        "seeds": seeds,
+        "best_accuracy": float(table.accuracy.max(axis=1).mean()),
+        "mean_accuracy": float(table.accuracy.mean()),
+    }
+
+
+def _print(table: ScoreTable, path: str | Path) -> None:
+    console = Console(highlight=False)
+    about, recipe = summary(table), table.recipe
+    console.print(
+        f"[bold]{table.name}[/bold]: {about['clients']} clients x {about['candidates']} candidates "
+        f"({recipe.grid}) x {about['seeds']} seeds; {recipe.epochs} local epochs, "
+        f"{recipe.rounds} rounds, batch {recipe.batch}",
+        soft_wrap=True,
+    )
+    made = table.made
+    console.print(
+        f"Trained in {made['core_seconds']:.0f} s of processor time, at most "
+        f"{made['peak_megabytes_a_core']:.0f} MB a core: {'; '.join(made['ways'])}",
+        soft_wrap=True,
+    )
+    first_choices = np.sum(
+        [
+            np.bincount(table.scores(seed).argmin(axis=1), minlength=len(table.candidates))
+            for seed in range(about["seeds"])
+        ],
+        axis=0,
+    )
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    names = list(table.candidates[0])
+    for heading in ("test accuracy", "first choice of", *names):
+        shown.add_column(heading, justify="right")
+    for place in np.argsort(-table.accuracy.mean(axis=0))[:10]:
+        config = table.candidates[place]
+        shown.add_row(
+            f"{table.accuracy[:, place].mean():.1%}",
+            f"{first_choices[place]} clients",
+            *(f"{config[name]:g}" for name in names),
+        )
+    console.print(shown)
+    console.print(f"File: {path}", soft_wrap=True)

@@ -1,0 +1,42 @@
+"""The papers' sets of candidates, by name.
+
+DP-HYPE prints one list of learning rates in its Table III and runs another in its code; both are
+here. Decay is the factor on the learning rate after every epoch, so that 0 means one epoch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tacit.space import Choice, Config, Space
+
+_DECAY = Choice([0.0, 0.1, 0.25, 0.99, 1.0])
+_MOMENTUM = Choice([0.0, 0.9])
+
+
+def _dp_hype(rates: list[float]) -> Space:
+    return Space({"learning_rate": Choice(rates), "decay": _DECAY, "momentum": _MOMENTUM})
+
+
+GRIDS: Mapping[str, Space] = MappingProxyType(
+    {
+        "dp-hype-table": _dp_hype([0.5, 0.1, 0.05, 1e-3, 5e-3, 1e-5, 1e-6, 5e-6, 5e-7, 1e-7]),
+        "dp-hype-code": _dp_hype([0.5, 0.1, 0.05, 5e-4, 1e-4, 1e-6, 5e-7, 1e-7, 5e-8, 1e-8]),
+    }
+)
+"""Every grid, by its name."""
+
+
+def grid(name: str) -> tuple[Config, ...]:
+    """All candidates of a grid.
+
+    >>> len(grid("dp-hype-table")), grid("dp-hype-table")[0]
+    (100, {'learning_rate': 0.5, 'decay': 0.0, 'momentum': 0.0})
+    """
+    if name not in GRIDS:
+        raise ValueError(f"no grid is called {name!r}; allowed are {', '.join(GRIDS)}")
+    import numpy as np
+
+    space = GRIDS[name]
+    return space.candidates(10**6, "grid", np.random.default_rng(0))

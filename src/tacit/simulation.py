@@ -1,0 +1,63 @@
+"""Simulated clients: a public data set dealt out, and a built-in network to train on it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.data.examples import Dataset, split_validation
+from tacit.data.partitions import deal
+from tacit.data.skews import Partition
+from tacit.networks import dense, network
+from tacit.torch_task import TorchClient, TorchTask
+
+DENSE = "dense"
+
+
+def built_in_task(
+    dataset: Dataset,
+    name: str,
+    hidden: tuple[int, ...] = (),
+    *,
+    epochs: int,
+    batch: int,
+    metric: str = "error",
+    local: str = "full",
+    start_seed: int = 0,
+) -> TorchTask:
+    """A network by its name, or dense layers of the given widths, on a data set.
+
+    >>> from tacit.data.sources import digits
+    >>> task = built_in_task(digits(), "dense", (32,), epochs=5, batch=16)
+    >>> [array.shape for array in task.initial(models=1)]
+    [(1, 32, 64), (1, 32), (1, 10, 32), (1, 10)]
+    """
+    shape, classes = dataset.train.shape, len(dataset.classes)
+    if name != DENSE:
+        network(name).build(shape, classes)  # refuses examples that do not fit, once and now
+    return TorchTask(
+        lambda: (
+            dense(shape, classes, hidden) if name == DENSE else network(name).build(shape, classes)
+        ),
+        classes,
+        epochs=epochs,
+        batch=batch,
+        metric=metric,
+        local=local,
+        start_seed=start_seed,
+    )
+
+
+def simulated_clients(
+    dataset: Dataset,
+    partition: Partition,
+    clients: int,
+    task: TorchTask,
+    validation: float,
+    seed: int,
+) -> list[TorchClient]:
+    """The training data dealt to clients, each with a validation part of its own."""
+    rng = np.random.default_rng(seed)
+    return [
+        task.client(*split_validation(part, validation, rng), seed=seed + number)
+        for number, part in enumerate(deal(dataset, partition, clients, rng))
+    ]
