@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -81,3 +82,17 @@ def test_every_key_of_a_plan_is_explained_with_its_default() -> None:
         if section != "space"
     }
     assert explained == defaults
+
+
+def test_numbers_of_the_dp_hype_page_are_recorded() -> None:
+    page = (ROOT / "docs" / "dp-hype.md").read_text()
+    shown = re.findall(r"^\| (adult|digits|mnist|cifar-10) \| .*$", page, re.MULTILINE)
+    recorded = sorted(ROOT.glob("benchmarks/dp-hype/*.json"))
+    assert len(shown) == len(recorded) > 0
+    for path in recorded:
+        result = json.loads(path.read_text())
+        entries = (result["opt"], result["randguess"], *result["vote"].values())
+        numbers = " | ".join(f"{100 * entry['mean']:.1f}" for entry in entries)
+        recipe = result["recipe"]
+        line = rf"^\| {recipe['data']} \| {recipe['clients']} \| .* \| {re.escape(numbers)} \|$"
+        assert re.search(line, page, re.MULTILINE), f"{path.name} is not on the page"

@@ -58,7 +58,7 @@ def vote() -> dict[str, Any]:
         "evaluation": {
             "local": "halving",
             "ways": ["2 x 50 candidates stacked, on 2 cores"],
-            "candidate_steps_per_second": {},
+            "trials": {},
             "not_stacked_because": ["<Conv2d> cannot be stacked"],
             "peak_megabytes": 412.3,
         },

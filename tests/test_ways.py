@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -10,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tacit import ways
+from tacit import torch_task, ways
 from tacit.data.examples import Examples
 from tacit.dense import Dense
 from tacit.grids import grid
-from tacit.modules import Module, draw
+from tacit.modules import Module
 from tacit.sgd import HYPERPARAMETERS, columns
 from tacit.space import Config
 from tacit.ways import (
@@ -28,6 +29,7 @@ from tacit.ways import (
     pieces,
 )
 from tests.test_sgd import blobs, mlp
+from tests.test_torch_task import CONFIGS, Build, both, convolution, searches, some_digits, task_of
 
 steadily = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -37,19 +39,28 @@ def one_thread() -> Iterator[None]:
     """Parallel test workers whose threads outnumber the cores wait more than they compute."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CORES", "1")
+        yield
     torch.set_num_threads(threads)
 
 
-def convolution() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
-    )
-
-
 STACKABLE = Architecture.of(mlp(300, 300), 3)
-OTHER = Architecture.of(draw(convolution, 0), 3)
+OTHER = Architecture.of(
+    nn.Sequential(
+        nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
+    ),
+    3,
+)
 ARCHITECTURES = {"dense": STACKABLE, "convolution": OTHER}
+WAYS = (
+    Way(True, 1, 1, 100),
+    Way(True, 1, 1, 1),
+    Way(True, 2, 1, 2),
+    Way(False, 1, 1, 100),
+    Way(False, 2, 1, 3),
+    Way(False, 4, 1, 100),
+)
 
 
 def possible(cores: int, name: str, candidates: int, batch: int, megabytes: int) -> list[Way]:
@@ -249,3 +260,82 @@ def test_a_configuration_is_divided_between_network_and_training() -> None:
 )
 def test_a_way_says_what_it_is(way: Way, text: str) -> None:
     assert str(way) == text
+
+
+def force(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
+    def forced(*_given: object) -> tuple[Way, dict[Way, float]]:
+        return way, {way: 1.0}
+
+    monkeypatch.setattr(torch_task, "fastest", forced)
+
+
+@both
+@searches
+def test_scores_do_not_depend_on_the_way(
+    monkeypatch: pytest.MonkeyPatch, build: Build, local: str
+) -> None:
+    more: list[Config] = [{"learning_rate": 0.1 + n / 40, "decay": 0.9} for n in range(5)]
+    configs = [*CONFIGS, *more]
+    expected = task_of(build, local=local).client(*some_digits(), seed=7).score_many(configs)
+    for way in WAYS:
+        force(monkeypatch, way)
+        task = task_of(build, local=local)
+        found = task.client(*some_digits(), seed=7).score_many(configs)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=str(way))
+        assert task.report()["ways"] == [str(way)]
+
+
+@both
+@pytest.mark.parametrize("stacked", [True, False])
+def test_torchs_own_threads_give_the_same_scores(
+    monkeypatch: pytest.MonkeyPatch, build: Build, stacked: bool
+) -> None:
+    """One step only: where other processes compute, torch's threads wait for each other."""
+    expected = (
+        task_of(build, epochs=1, batch=120).client(*some_digits(), seed=7).score_many(CONFIGS[:2])
+    )
+    force(monkeypatch, Way(stacked, 1, 2, 2))
+    found = (
+        task_of(build, epochs=1, batch=120).client(*some_digits(), seed=7).score_many(CONFIGS[:2])
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert torch.get_num_threads() == 1
+
+
+def test_the_report_says_what_was_measured_and_why_nothing_was_stacked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ways, "cores", lambda: 2)
+    monkeypatch.setattr(ways, "_speed", lambda _net, way, *_: 3.0 * way.workers)
+    task = task_of(convolution, local="halving")
+    assert task.report()["ways"] == task.report()["not_stacked_because"] == []
+    with caplog.at_level(logging.INFO, "tacit.torch_task"):
+        for seed in range(3):
+            task.client(*some_digits(), seed=seed).score_many(CONFIGS[:2])
+    assert task.report() == {
+        "local": "halving",
+        "ways": ["one candidate a core, on 2 cores"],
+        "trials": {
+            "one candidate after the other, on 1 core": 3.0,
+            "one candidate after the other, on 2 cores": 3.0,
+            "one candidate a core, on 2 cores": 6.0,
+        },
+        "not_stacked_because": ["Conv2d cannot be stacked"],
+    }
+    assert caplog.messages == ["candidates train one by one: Conv2d cannot be stacked"]
+
+
+def test_a_trial_is_held_once_a_task_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def watched(_net: object, candidates: int, *_given: object) -> tuple[Way, dict[Way, float]]:
+        sizes.append(candidates)
+        return Way(True, 1, 1, candidates), {}
+
+    monkeypatch.setattr(torch_task, "fastest", watched)
+    task = task_of(epochs=1)
+    for count in (1, 3, 4, 5, 7, 120, 150):
+        task.client(*some_digits(), seed=count).score_many([{"learning_rate": 0.1}] * count)
+    assert sizes == [1, 5, 10, 100]
+    most_first = [f"1 x {size} candidates stacked, on 1 core" for size in (100, 10, 5, 1)]
+    assert task.report()["ways"] == most_first

@@ -350,7 +350,7 @@ def _trained(evaluation: Data | None) -> str:
     why = "".join(f"; not stacked: {_text(word)}" for word in evaluation["not_stacked_because"])
     return (
         f'<p class="soft">Simulated clients trained {search[evaluation["local"]]}: '
-        f"{_text('; '.join(evaluation['ways']))}{why}. This process held at most "
+        f"{_text(evaluation['ways'][0])}{why}. This process held at most "
         f"{evaluation['peak_megabytes']:.0f} MB.</p>"
     )
 

@@ -16,44 +16,19 @@ orders the batches. The test data are touched by nothing but ``accuracy``.
 from __future__ import annotations
 
 import json
-import math
-import os
-import resource
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
 from importlib.resources import files
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.cores import cores
-from tacit.data.examples import Dataset
-from tacit.data.partitions import partition
-from tacit.data.sources import load
-from tacit.grids import grid
-from tacit.journal import Journal, machine
 from tacit.sgd import Floats, scores
-from tacit.simulation import DENSE, built_in_task, simulated_clients
 from tacit.space import Config
-from tacit.torch_task import TorchClient, TorchTask
-from tacit.training import federated_average
-
-NETWORKS: Mapping[str, tuple[str, tuple[int, ...]]] = {
-    "digits": (DENSE, (32,)),
-    "adult": ("dp-hype-adult", ()),
-    "fraud": ("dp-hype-adult", ()),
-}
-"""The network of a data set, unless another is asked for; images get the MLP 128-64."""
 
 GRID = "dp-hype-table"
-_CLIENTS_A_PIECE = 10
-_CANDIDATES_A_PIECE = {True: 25, False: 5}  # whether the network can be stacked
 
 
 @dataclass(frozen=True)
@@ -214,190 +189,3 @@ def shipped() -> dict[str, Path]:
     """The tables that come with Tacit, by name."""
     folder = Path(str(files("tacit"))) / "score_tables"
     return {path.stem: path for path in sorted(folder.glob("*.npz"))}
-
-
-def make(
-    recipe: Recipe, data_dir: Path | None, folder: Path, progress: Callable[[int, int], None]
-) -> ScoreTable:
-    """Train everything a table holds, one process a core; a killed run goes on where it was."""
-    begin = time.perf_counter()
-    candidates = grid(recipe.grid)
-    clients_of(recipe, data_dir, 0)  # refuses a recipe that cannot be followed before any work
-    tasks = _tasks(recipe, data_dir, candidates)
-    journal = Journal(folder, {"table": {**asdict(recipe), "seeds": "any"}, "version": 1})
-    work = {number: partial(_do, recipe, data_dir, task) for number, task in enumerate(tasks)}
-    finished: list[int] = []
-
-    def done(number: int) -> None:
-        finished.append(number)
-        progress(len(finished), len(tasks))
-
-    progress(0, len(tasks))
-    context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context, initializer=_one_core) as pool:
-        journal.complete(pool, work, done)
-    found = [journal.pieces[number] for number in range(len(tasks))]
-    table = _assemble(recipe, candidates, tasks, found)
-    seconds = sum(piece["seconds"] for piece in found)
-    made = {
-        "core_seconds": seconds,
-        "seconds": time.perf_counter() - begin,
-        "peak_megabytes_a_core": max(piece["peak_megabytes"] for piece in found),
-        "ways": sorted({way for piece in found for way in piece["ways"]}),
-        "machine": machine(),
-    }
-    return replace(table, made=made)
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Some clients' local scores, or some candidates' federated training, for one seed."""
-
-    seed: int
-    kind: str
-    members: tuple[int, ...]
-
-
-def _tasks(recipe: Recipe, data_dir: Path | None, candidates: Sequence[Config]) -> list[_Task]:
-    """The pieces, a seed after the other, so that more seeds go on where fewer ended."""
-    architecture = clients_of(recipe, data_dir, 0)[0].task.architecture({})
-    stacked = architecture.dense is not None
-    names = list(candidates[0])
-    order = sorted(
-        range(len(candidates)),
-        key=lambda i: [candidates[i][name] for name in names if name != "decay"],
-    )
-    tasks = []
-    for seed in range(recipe.seeds):
-        for block in _blocks(range(recipe.clients), _CLIENTS_A_PIECE):
-            tasks.append(_Task(seed, "local", block))
-        for block in _blocks(order, _CANDIDATES_A_PIECE[stacked]):
-            tasks.append(_Task(seed, "federated", block))
-    return tasks
-
-
-def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    return [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
-
-
-def _one_core() -> None:
-    os.environ["TACIT_CORES"] = "1"
-
-
-@lru_cache(maxsize=1)
-def _dataset(data: str, data_dir: Path | None, examples: int) -> Dataset:
-    dataset = load(data, data_dir)
-    if not examples:
-        return dataset
-    if examples > len(dataset.train):
-        raise ValueError(
-            f"examples is {examples}; allowed is 0 for all, or up to {len(dataset.train)}"
-        )
-    some = np.sort(np.random.default_rng(0).permutation(len(dataset.train))[:examples])
-    return replace(dataset, train=dataset.train.take(some))
-
-
-@lru_cache(maxsize=1)
-def clients_of(recipe: Recipe, data_dir: Path | None, seed: int) -> list[TorchClient]:
-    """The clients of one seed of a recipe."""
-    dataset = _dataset(recipe.data, data_dir, recipe.examples)
-    network, hidden = NETWORKS.get(recipe.data, ("mlp", ()))
-    task = built_in_task(
-        dataset,
-        recipe.network or network,
-        hidden,
-        epochs=recipe.epochs,
-        batch=recipe.batch,
-        start_seed=seed,
-    )
-    dealt = partition(
-        recipe.partition,
-        alpha=recipe.alpha,
-        percent=recipe.percent,
-        similarity=recipe.similarity,
-        noise=recipe.noise,
-        smallest=recipe.smallest,
-    )
-    return simulated_clients(
-        dataset, dealt, recipe.clients, task, recipe.validation, seed * 1_000_003
-    )
-
-
-def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
-    """One piece of work, in a process of its own core."""
-    begin = time.process_time()
-    clients, candidates = clients_of(recipe, data_dir, task.seed), grid(recipe.grid)
-    if task.kind == "local":
-        some = [clients[number] for number in task.members]
-        result = _local(some, candidates)
-    else:
-        dataset = _dataset(recipe.data, data_dir, recipe.examples)
-        configs = [candidates[number] for number in task.members]
-        result = _federated(clients, configs, dataset, recipe)
-    return {
-        **result,
-        "seconds": time.process_time() - begin,
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "ways": clients[0].task.report()["ways"],
-    }
-
-
-def _local(clients: Sequence[TorchClient], candidates: Sequence[Config]) -> dict[str, Any]:
-    measured = [client.measure_many(candidates) for client in clients]
-    sizes = [len(client.validation) for client in clients]
-    return {
-        "losses": [loss.tolist() for loss, _ in measured],
-        "wrong": [
-            np.rint((1 - accuracy) * size).astype(int).tolist()
-            for (_, accuracy), size in zip(measured, sizes, strict=True)
-        ],
-        "validation_sizes": sizes,
-        "training_sizes": [len(client.train_examples) for client in clients],
-    }
-
-
-def _federated(
-    clients: Sequence[TorchClient], configs: Sequence[Config], dataset: Dataset, recipe: Recipe
-) -> dict[str, Any]:
-    task: TorchTask = clients[0].task
-    weights = federated_average(
-        lambda query: (query.answer(client) for client in clients),
-        configs,
-        task.initial(len(configs)),
-        recipe.rounds,
-        recipe.epochs,
-    )
-    held_out = [client.validate_many(weights) for client in clients]
-    return {
-        "accuracy": task.accuracies(weights, dataset.standardise(dataset.test)).tolist(),
-        "validation_accuracy": np.mean(held_out, axis=0).tolist(),
-    }
-
-
-def _assemble(
-    recipe: Recipe, candidates: tuple[Config, ...], tasks: Sequence[_Task], found: Sequence[Any]
-) -> ScoreTable:
-    shape = (recipe.seeds, recipe.clients, len(candidates))
-    local: dict[str, npt.NDArray[Any]] = {
-        "losses": np.full(shape, math.nan, np.float32),
-        "wrong": np.zeros(shape, np.uint16),
-        "validation_sizes": np.zeros(shape[:2], np.int64),
-        "training_sizes": np.zeros(shape[:2], np.int64),
-    }
-    accuracy, validation_accuracy = (np.zeros((recipe.seeds, len(candidates))) for _ in range(2))
-    for task, piece in zip(tasks, found, strict=True):
-        members = list(task.members)
-        if task.kind == "local":
-            for name, array in local.items():
-                array[task.seed, members] = piece[name]
-        else:
-            accuracy[task.seed, members] = piece["accuracy"]
-            validation_accuracy[task.seed, members] = piece["validation_accuracy"]
-    return ScoreTable(
-        recipe,
-        candidates,
-        **local,
-        accuracy=accuracy,
-        validation_accuracy=validation_accuracy,
-        made={},
-    )

@@ -179,7 +179,7 @@ def dp_hype_table(result: dict[str, Any]) -> Table:
 
 
 def _spread(found: dict[str, float]) -> str:
-    return f"{found['mean']:.1%} ({found['low']:.1%} to {found['high']:.1%})"
+    return f"{found['mean']:.1%} ({found['low'] * 100:.1f}–{found['high'] * 100:.1f})"
 
 
 def progress_bars() -> Progress:
@@ -278,7 +278,7 @@ def print_result(result: Result, folder: Path) -> None:
 
 def evaluation_words(evaluation: dict[str, Any]) -> list[str]:
     """How simulated clients trained their candidates."""
-    words = [*evaluation["ways"], f"at most {evaluation['peak_megabytes']:.0f} MB"]
+    words = [evaluation["ways"][0], f"at most {evaluation['peak_megabytes']:.0f} MB"]
     if evaluation["local"] != "full":
         words.insert(0, f"successive {evaluation['local']}")
     return [*words, *(f"not stacked: {why}" for why in evaluation["not_stacked_because"])]

@@ -172,13 +172,17 @@ class TorchTask:
         return np.concatenate(spread(work, parts, way.workers, way.threads))
 
     def report(self) -> dict[str, Any]:
-        """How candidates were trained, what the trials measured, and why nothing was stacked."""
+        """How candidates were trained (most at once first), what the trials measured, and why not.
+
+        Trials are in candidates' steps a second.
+        """
         with self._lock:
+            most_first = sorted(self._ways, key=lambda key: -key[1])
             reasons = sorted({a.why_not for a in self._architectures.values() if a.why_not})
             return {
                 "local": self.local,
-                "ways": sorted({str(way) for way in self._ways.values()}),
-                "candidate_steps_per_second": dict(self._trials),
+                "ways": list(dict.fromkeys(str(self._ways[key]) for key in most_first)),
+                "trials": dict(self._trials),
                 "not_stacked_because": reasons,
             }
 

@@ -24,10 +24,20 @@ from tacit.cores import cores, import_torch
 from tacit.data.examples import Examples
 from tacit.modules import draw
 from tacit.sgd import HYPERPARAMETERS, Floats
-from tacit.space import Config
+from tacit.space import Config, Float, Space
 
 if TYPE_CHECKING:
     from torch import nn
+
+SPACE = Space(
+    {
+        "learning_rate": Float(1e-4, 0.1, log=True),
+        "momentum": Float(0.0, 0.9),
+        "weight_decay": Float(1e-6, 1e-2, log=True),
+        "decay": Float(0.5, 1.0),
+    }
+)
+"""Continuous in everything, so that no two candidates share an epoch."""
 
 
 def torch_loop(
@@ -149,6 +159,11 @@ def sklearn_loop(
             losses.append(log_loss(validation.labels, chances, labels=model.classes_))
             accuracies.append(accuracy_score(validation.labels, predicted))
     return np.array(losses), np.array(accuracies)
+
+
+def sobol(count: int) -> tuple[Config, ...]:
+    """Candidates that share nothing."""
+    return SPACE.candidates(count, "sobol", np.random.default_rng(1))
 
 
 def random_examples(shape: tuple[int, ...], classes: int, rows: int, seed: int) -> Examples:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.bench.plain_loop import Race, race, random_examples, sklearn_loop, torch_loop
+from tacit.bench.plain_loop import Race, race, random_examples, sklearn_loop, sobol, torch_loop
 from tacit.cores import cores, import_torch, spread
 from tacit.data.folders import MissingData
 from tacit.data.skews import Iid
@@ -44,20 +44,12 @@ from tacit.networks import network
 from tacit.sgd import Floats, scores
 from tacit.simulation import built_in_task, simulated_clients
 from tacit.sklearn_task import SklearnTask
-from tacit.space import Config, Float, Space
+from tacit.space import Config
 from tacit.torch_task import TorchTask
 
 if TYPE_CHECKING:
     from torch import nn
 
-SPACE = Space(
-    {
-        "learning_rate": Float(1e-4, 0.5, log=True),
-        "momentum": Float(0.0, 0.9),
-        "weight_decay": Float(1e-6, 1e-2, log=True),
-        "decay": Float(0.5, 1.0),
-    }
-)
 GRID = "dp-hype-table"
 BEST = 5
 VALIDATION = 0.2
@@ -179,9 +171,18 @@ def peak_flops(size: int) -> float:
     return 2 * size**3 / min(spread(seconds, range(10), workers=1, threads=cores()))
 
 
-def sobol(count: int) -> tuple[Config, ...]:
-    """Candidates that share nothing."""
-    return SPACE.candidates(count, "sobol", np.random.default_rng(_SEED))
+def agreement(full: Floats, halving: Floats, errors: Floats) -> tuple[float, float]:
+    """What share of halving's five best are among the five best; and what share are as good.
+
+    >>> errors = np.array([0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.4])
+    >>> agreement(np.arange(7.0), np.array([0.0, 1.0, 2.0, 3.0, 9.0, 9.0, 4.0]), errors)
+    (0.8, 0.8)
+    >>> agreement(np.arange(7.0), np.array([0.0, 1.0, 2.0, 3.0, 9.0, 4.0, 9.0]), errors)
+    (0.8, 1.0)
+    """
+    best, chosen = (np.argsort(each, kind="stable")[:BEST] for each in (full, halving))
+    as_good = errors[chosen] <= np.sort(errors)[BEST - 1]
+    return float(np.isin(chosen, best).mean()), float(as_good.mean())
 
 
 def _torch_row(model: Model, setup: Setup) -> dict[str, Any]:
@@ -314,7 +315,7 @@ def _halving_row(
             task.way(task.architecture({}), some, clients[0].train_examples)
         replace(clients[0], task=task).score_many(configs)
     seconds = {"full": 0.0, "halving": 0.0}
-    same, as_good = [], []
+    agreed = []
     for client in clients:
         begin = time.perf_counter()
         loss, accuracy = client.measure_many(configs)
@@ -323,16 +324,14 @@ def _halving_row(
         seconds["full"] += middle - begin
         seconds["halving"] += time.perf_counter() - middle
         expected = scores(loss, accuracy, len(client.validation), full.metric)
-        best, chosen = (np.argsort(each, kind="stable")[:BEST] for each in (expected, found))
-        error = 1 - accuracy
-        same.append(np.isin(chosen, best).mean())
-        as_good.append((error[chosen] <= np.sort(error)[BEST - 1]).mean())
+        agreed.append(agreement(expected, found, 1 - accuracy))
+    same, as_good = np.mean(agreed, axis=0).tolist()
     return {
         "data": data,
         "space": space,
         "ratio": seconds["full"] / seconds["halving"],
-        "agreement": float(np.mean(same)),
-        "agreement_with_ties": float(np.mean(as_good)),
+        "agreement": same,
+        "agreement_with_ties": as_good,
         "clients": len(clients),
         "candidates": len(configs),
         "seconds_full": seconds["full"],

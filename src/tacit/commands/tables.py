@@ -30,7 +30,8 @@ from tacit.commands.options import (
     Similarity,
     Smallest,
 )
-from tacit.tables import Recipe, ScoreTable, make, shipped
+from tacit.table_maker import make
+from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import print_json, progress_bars
 
 app = typer.Typer(help="Score tables: training done once, for all.", no_args_is_help=True)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tacit.grids import GRIDS, grid
+from tacit.sgd import check_config
+
+RATES = {
+    "dp-hype-table": [0.5, 0.1, 0.05, 0.001, 0.005, 0.00001, 0.000001, 0.000005, 5e-7, 1e-7],
+    "dp-hype-code": [0.5, 0.1, 0.05, 0.0005, 0.0001, 0.000001, 5e-7, 1e-7, 5e-8, 1e-8],
+}
+"""DP-HYPE's Table III prints the first list; the authors' code runs the second."""
+DECAYS = [0.0, 0.1, 0.25, 0.99, 1.0]
+MOMENTA = [0.0, 0.9]
+
+names = pytest.mark.parametrize("name", RATES)
+
+
+@names
+def test_a_grid_holds_every_combination_once(name: str) -> None:
+    found = [(c["learning_rate"], c["decay"], c["momentum"]) for c in grid(name)]
+    assert found == list(product(RATES[name], DECAYS, MOMENTA))
+    assert len(set(found)) == 100
+    assert all(set(config) == {"learning_rate", "decay", "momentum"} for config in grid(name))
+
+
+@names
+def test_a_grid_is_the_same_every_time_and_gradient_descent_takes_it(name: str) -> None:
+    assert grid(name) == grid(name)
+    for config in grid(name):
+        check_config(config)
+
+
+def test_there_are_no_other_grids_and_an_unknown_name_is_refused() -> None:
+    assert list(GRIDS) == list(RATES)
+    with pytest.raises(
+        ValueError, match="no grid is called 'dp-hype'; allowed are dp-hype-table, "
+    ):
+        grid("dp-hype")
