@@ -63,8 +63,8 @@ def races(draw: st.DrawFn) -> Race:
         (100, 3, [(1, 26), (2, 14), (3, 0)]),
         (100, 2, [(1, 18), (2, 0)]),
         (100, 1, [(1, 0)]),
-        (40, 5, [(1, 14), (2, 10), (3, 10), (4, 10), (5, 0)]),
-        (5, 5, [(1, 10), (2, 10), (3, 10), (4, 10), (5, 0)]),
+        (40, 5, [(1, 14), (2, 10), (5, 0)]),
+        (10, 5, [(5, 0)]),
     ],
 )
 def test_rungs_by_hand(candidates: int, effort: int, expected: list[tuple[int, int]]) -> None:
@@ -154,18 +154,18 @@ def test_who_went_on_and_then_finished_ranks_before_who_was_given_up() -> None:
 
 
 def test_a_rung_where_everything_is_infinite_keeps_everybody() -> None:
-    table = np.full((30, 6), np.inf)
-    table[:, 4:] = np.arange(30)[::-1, None]
-    race = Race(table, np.full(30, 5))
+    table = np.full((100, 6), np.inf)
+    table[:, 2:] = np.arange(100)[::-1, None]
+    race = Race(table, np.full(100, 5))
     scores = race.run()
     assert [(until, len(some)) for until, some in race.asked] == [
-        (1, 30),
-        (2, 30),
-        (3, 30),
-        (4, 30),
-        (5, 10),
+        (1, 100),
+        (2, 100),
+        (3, 26),
+        (4, 18),
+        (5, 14),
     ]
-    assert scores.argmin() == 29
+    assert scores.argmin() == 99
     assert np.isinf(Race(np.full((30, 6), np.inf), np.full(30, 5)).run()).all()
 
 
@@ -184,7 +184,7 @@ def test_finished_candidates_leave_their_place_to_others() -> None:
     table = np.tile(np.arange(30.0)[:, None], (1, 6))
     race = Race(table, np.where(np.arange(30) < 12, 1, 5))
     assert race.run()[:22].tolist() == list(range(22))
-    assert [some for _, some in race.asked[1:]] == [list(range(12, 22))] * 4
+    assert [some for _, some in race.asked[1:]] == [list(range(12, 22))]
 
 
 def test_when_all_are_finished_nobody_is_asked_again() -> None:

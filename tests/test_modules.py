@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ class Tied(nn.Module):
 
 
 def partly_frozen() -> nn.Module:
-    net = mlp(6, 4)
+    net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
     net[0].requires_grad_(False)
     return net
 
@@ -170,9 +171,17 @@ def test_a_draw_that_fails_leaves_torchs_generator_alone() -> None:
 
 
 def test_a_draw_may_draw() -> None:
-    inside = draw(lambda: draw(lambda: nn.Linear(5, 3), 1), 2)
+    found: list[nn.Module] = []
+
+    def nested() -> None:
+        found.append(draw(lambda: draw(lambda: nn.Linear(5, 3), 1), 2))
+
+    thread = threading.Thread(target=nested, daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    assert found, "it waits for itself"
     alone = draw(lambda: nn.Linear(5, 3), 1)
-    assert torch.equal(inside.weight, alone.weight)  # type: ignore[arg-type]
+    assert torch.equal(found[0].weight, alone.weight)  # type: ignore[arg-type]
 
 
 def different_rates() -> nn.Sequential:

@@ -167,6 +167,10 @@ def stackable(module: nn.Module) -> Dense | str:
             expected = (nn.Linear,)
     if not linear or expected != (nn.ReLU,):
         return "it does not end with a Linear layer"
+    if len(set(map(id, linear))) < len(linear):
+        return "layers that share their weights cannot be stacked"
+    if 1.0 in rates:
+        return "a dropout of everything cannot be stacked"
     if len(set(rates[:-1])) > 1:
         return "its hidden layers differ in their dropout"
     widths = [layer.in_features for layer in linear]

@@ -33,15 +33,17 @@ def rungs(candidates: int, effort: int) -> list[tuple[int, int]]:
 
     >>> rungs(candidates=100, effort=5)
     [(1, 34), (2, 26), (3, 18), (4, 14), (5, 0)]
-    >>> rungs(candidates=100, effort=1)
-    [(1, 0)]
+    >>> rungs(candidates=10, effort=5)
+    [(5, 0)]
     """
-    compared = {
-        round(share * effort): max(_LEAST_KEPT, round(kept * candidates))
-        for share, kept in _RUNGS
-        if 0 < round(share * effort) < effort
-    }
-    return [*compared.items(), (effort, 0)]
+    found = []
+    compared = candidates
+    for share, kept in _RUNGS:
+        until, going_on = round(share * effort), max(_LEAST_KEPT, round(kept * candidates))
+        if 0 < until < effort and going_on < compared:
+            found.append((until, going_on))
+            compared = going_on
+    return [*dict(found).items(), (effort, 0)]
 
 
 def successive_halving(

@@ -20,5 +20,7 @@ class SeededDropout(nn.Module):
     def forward(self, signal: Tensor) -> Tensor:
         if self.rate == 0:
             return signal
+        if self.rate == 1:
+            return torch.zeros_like(signal)
         chance = torch.rand(signal.shape, generator=self.generator)
         return signal * ((chance >= self.rate) / (1 - self.rate))

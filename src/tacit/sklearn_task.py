@@ -72,7 +72,7 @@ verbose, warm_start
             )
 
     def client(self, train: Examples, validation: Examples, seed: int) -> SklearnClient:
-        """A client that holds these examples; ``seed`` is its own."""
+        """A client that holds these examples; ``seed`` is its own, for what has no seed yet."""
         return SklearnClient(self, train.flat(), validation.flat(), seed)
 
     def check(self, config: Config) -> None:
@@ -162,7 +162,8 @@ def _score(
     from sklearn.metrics import log_loss
 
     estimator = clone(template)
-    seeded = {name: seed for name in estimator.get_params() if name.endswith("random_state")}
+    open_seeds = (n for n, v in estimator.get_params().items() if v is None)
+    seeded = {name: seed for name in open_seeds if name.endswith("random_state")}
     try:
         estimator.set_params(**{**seeded, **config})
         with warnings.catch_warnings():

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _SIZES = (1, 2, 5, 10, 25, 50, 100)  # trials are held for these numbers of candidates
+_MODELS_AT_ONCE = 25
 _logger = logging.getLogger(__name__)
 
 
@@ -161,15 +162,16 @@ class TorchTask:
     def accuracies(self, weights: Weights, examples: Examples) -> Floats:
         """Share of examples that each model of the network without arguments gets right."""
         architecture = self.architecture({})
-        way = self.way(architecture, len(weights[0]), examples)
-        parts = np.array_split(np.arange(len(weights[0])), math.ceil(len(weights[0]) / way.stack))
+        architecture.check(examples)
+        net = architecture.dense or architecture.module
+        pieces = math.ceil(len(weights[0]) / _MODELS_AT_ONCE)
 
         def work(part: Indices) -> Floats:
             some = tuple(array[part] for array in weights)
-            stack = Stack.begin(architecture.net(way), [{}] * len(part), some)
-            return stack.measure(examples)[1]
+            return Stack.begin(net, [{}] * len(part), some).measure(examples)[1]
 
-        return np.concatenate(spread(work, parts, way.workers, way.threads))
+        parts = np.array_split(np.arange(len(weights[0])), pieces)
+        return np.concatenate(spread(work, parts, cores()))
 
     def report(self) -> dict[str, Any]:
         """How candidates were trained (most at once first), what the trials measured, and why not.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIAL_BATCHES = 3
 _SMALL_STACK = 25
+_PRODUCTS_WORTH_A_THREAD = 20_000_000  # a step; below, a busy machine makes torch's threads wait
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,12 @@ def _possible(architecture: Architecture, candidates: int, batch: int, megabytes
     """All cores as workers or as torch's threads, and one core where threads would not pay."""
     available = cores()
     each = architecture.bytes_a_candidate(batch)
+    shapes = {(1, 1), (min(available, candidates), 1)}
+    products = batch * candidates * sum(array.size for array in architecture.start)
+    if architecture.dense is None or products > _PRODUCTS_WORTH_A_THREAD:
+        shapes.add((1, available))
     ways = []
-    for workers, threads in sorted({(1, 1), (1, available), (min(available, candidates), 1)}):
+    for workers, threads in sorted(shapes):
         share = min(
             math.ceil(candidates / workers),
             max(1, megabytes * 2**20 // (each * workers)),

@@ -27,7 +27,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ import numpy as np
 
 from tacit.bench.plain_loop import Race, race, random_examples, sklearn_loop, sobol, torch_loop
 from tacit.cores import cores, import_torch, spread
+from tacit.data.examples import Dataset
 from tacit.data.folders import MissingData
 from tacit.data.skews import Iid
 from tacit.data.sources import load
@@ -112,11 +113,12 @@ def measure(
     """All rows of a setup; ``progress`` hears of finished and planned ones."""
     begin = time.perf_counter()
     journal = Journal(folder, {"bench": "speed", **asdict(setup)})
+    dataset = cache(partial(load, folder=data_dir))
     work: list[Callable[[], dict[str, Any]]] = [
         *(partial(_torch_row, model, setup) for model in setup.models),
         partial(_sklearn_row, setup),
         *(
-            partial(_halving_row, data, name, space, setup, data_dir)
+            partial(_halving_row, data, name, space, setup, dataset)
             for data, name in setup.halving
             for space in (GRID, "sobol")
         ),
@@ -212,7 +214,8 @@ def _torch_row(model: Model, setup: Setup) -> dict[str, Any]:
     begin = time.perf_counter()
     way = task.way(task.architecture({}), len(candidates), train)
     trial_seconds = time.perf_counter() - begin
-    client.score_many(candidates)
+    if way.stacked:  # large memory is touched for the first time
+        client.score_many(candidates)
     plain(candidates[:1], 1)
     alone = race(
         partial(client.score_many, candidates),
@@ -296,10 +299,10 @@ def _raced(found: Race) -> dict[str, Any]:
 
 
 def _halving_row(
-    data: str, name: str, space: str, setup: Setup, data_dir: Path | None
+    data: str, name: str, space: str, setup: Setup, find: Callable[[str], Dataset]
 ) -> dict[str, Any]:
     try:
-        dataset = load(data, data_dir)
+        dataset = find(data)
     except MissingData as missing:
         return {"data": data, "space": space, "skipped": str(missing)}
     full, halving = (
@@ -310,9 +313,9 @@ def _halving_row(
     clients = simulated_clients(
         dataset, Iid(), setup.federation, full, validation=VALIDATION, seed=_SEED
     )[: setup.clients]
+    for some in range(1, len(configs) + 1):  # all trials, however many survive on a client
+        halving.way(halving.architecture({}), some, clients[0].train_examples)
     for task in (full, halving):
-        for some in range(1, len(configs) + 1):  # all trials, whatever survives on a client
-            task.way(task.architecture({}), some, clients[0].train_examples)
         replace(clients[0], task=task).score_many(configs)
     seconds = {"full": 0.0, "halving": 0.0}
     agreed = []
