@@ -9,8 +9,6 @@ was paid for.
 from __future__ import annotations
 
 import math
-import resource
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.federation import Federation, Progress, local_federation
 from tacit.files import json_text, write_whole
+from tacit.journal import resident_megabytes
 from tacit.plan import Plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
@@ -148,8 +147,7 @@ def tuner(plan: Plan, start: Callable[[int], Weights]) -> Tuner:
 
 def _evaluation(task: TorchTask) -> dict[str, Any]:
     """How candidates were trained, and the most memory that this process ever held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {**task.report(), "peak_megabytes": peak / (2**20 if sys.platform == "darwin" else 1024)}
+    return {**task.report(), "peak_megabytes": resident_megabytes()}
 
 
 def _ledger(plan: Plan, budget: Budget, out: Path) -> Ledger:

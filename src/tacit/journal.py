@@ -1,4 +1,4 @@
-"""Work in pieces that survives a kill, and a note of the machine it ran on."""
+"""Work in pieces that survives a kill, and notes of the machine and memory it took."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import platform
+import resource
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
@@ -60,6 +62,23 @@ class Journal:
             file.write(json.dumps([piece, result]).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def resident_megabytes(field: str = "VmHWM") -> float:
+    """Memory of this process at its peak (VmHWM) or now (VmRSS); elsewhere than Linux the peak.
+
+    ``getrusage`` would not do on Linux: a child inherits its parent's peak.
+
+    >>> 0 < resident_megabytes("VmRSS") <= resident_megabytes()
+    True
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) / 1024
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def machine() -> dict[str, Any]:

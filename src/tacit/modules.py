@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _AS_BUILT = -1.0  # a dropout rate that stands for those of the module's own layers
 _drawing = threading.RLock()
+_copies = threading.local()
 
 
 def draw(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -96,42 +98,51 @@ class Module:
         self, tensors: Sequence[Tensor], velocities: Sequence[Tensor], epoch: Epoch, knobs: Knobs
     ) -> None:
         torch = import_torch()
-        module, dropouts = _trainable(self.template)
-        for number in range(len(tensors[0])):
-            _bind(module, [tensor[number] for tensor in tensors])
-            rate, momentum, weight_decay, dropout = (
-                float(knob[number])
-                for knob in (knobs.rate, knobs.momentum, knobs.weight_decay, knobs.dropout)
-            )
-            generator = epoch.generator()
-            for layer in dropouts:
-                layer.generator = generator
-                layer.rate = layer.built_rate if dropout == _AS_BUILT else dropout
-            parameters = [p for p in module.parameters() if p.requires_grad]
-            moving = [
-                velocity[number]
-                for p, velocity in zip(module.parameters(), velocities, strict=True)
-                if p.requires_grad
-            ]
-            for features, labels in epoch.batches():
-                loss = torch.nn.functional.cross_entropy(module(features), labels)
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-                with torch.no_grad():
-                    for parameter, velocity, gradient in zip(
-                        parameters, moving, gradients, strict=True
-                    ):
-                        if gradient is None:  # it had no part in this loss; torch's SGD skips it
-                            continue
-                        velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=weight_decay)
-                        parameter.add_(velocity, alpha=-rate)
+        channels_last = torch.channels_last  # convolutions are faster so
+        with _borrowed(self.template) as (module, dropouts):
+            module.train()
+            for number in range(len(tensors[0])):
+                own = [tensor[number] for tensor in tensors]
+                working = [
+                    one.contiguous(memory_format=channels_last) if one.dim() == 4 else one
+                    for one in own
+                ]
+                _bind(module, working)
+                rate, momentum, weight_decay, dropout = (
+                    float(knob[number])
+                    for knob in (knobs.rate, knobs.momentum, knobs.weight_decay, knobs.dropout)
+                )
+                generator = epoch.generator()
+                for layer in dropouts:
+                    layer.generator = generator
+                    layer.rate = layer.built_rate if dropout == _AS_BUILT else dropout
+                step = _Step(
+                    [p for p in module.parameters() if p.requires_grad],
+                    [
+                        velocity[number]
+                        for p, velocity in zip(module.parameters(), velocities, strict=True)
+                        if p.requires_grad
+                    ],
+                    rate,
+                    momentum,
+                    weight_decay,
+                )
+                for features, labels in epoch.batches():
+                    if features.dim() == 4:
+                        features = features.contiguous(memory_format=channels_last)
+                    step.take(torch.nn.functional.cross_entropy(module(features), labels))
+                for one, worked in zip(own, working, strict=True):
+                    if worked is not one:
+                        one.copy_(worked)
 
     def logits(self, tensors: Sequence[Tensor], features: Tensor) -> Tensor:
         torch = import_torch()
-        module = copy.deepcopy(self.template).eval()
         outputs = []
-        for number in range(len(tensors[0])):
-            _bind(module, [tensor[number] for tensor in tensors])
-            outputs.append(module(features))
+        with _borrowed(self.template) as (module, _):
+            module.eval()
+            for number in range(len(tensors[0])):
+                _bind(module, [tensor[number] for tensor in tensors])
+                outputs.append(module(features))
         found: Tensor = torch.stack(outputs)
         if found.shape[1:] != (len(features), self.classes):
             raise ValueError(
@@ -144,13 +155,51 @@ class Module:
         check_labels(examples, self.classes)
 
 
-def _trainable(template: nn.Module) -> tuple[nn.Module, list[SeededDropout]]:
-    """A copy in training mode whose dropout draws from a generator that it is given."""
+@dataclass(frozen=True)
+class _Step:
+    """One step of gradient descent for one model, in place."""
+
+    parameters: Sequence[Tensor]
+    velocities: Sequence[Tensor]
+    rate: float
+    momentum: float
+    weight_decay: float
+
+    def take(self, loss: Tensor) -> None:
+        torch = import_torch()
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, velocity, gradient in zip(
+                self.parameters, self.velocities, gradients, strict=True
+            ):
+                if gradient is None:  # it had no part in this loss; torch's SGD skips it
+                    continue
+                if self.weight_decay:
+                    gradient = gradient.add(parameter, alpha=self.weight_decay)
+                if self.momentum:
+                    gradient = velocity.mul_(self.momentum).add_(gradient)
+                parameter.add_(gradient, alpha=-self.rate)
+
+
+@contextmanager
+def _borrowed(template: nn.Module) -> Iterator[tuple[nn.Module, list[SeededDropout]]]:
+    """This thread's copy of a template; it holds on to nobody's tensors afterwards."""
+    if getattr(_copies, "template", None) is not template:
+        _copies.template, _copies.own = template, _copy(template)
+    try:
+        yield _copies.own
+    finally:
+        for tensor in _tensors(_copies.own[0]):
+            tensor.data = tensor.data.new_empty(0)
+
+
+def _copy(template: nn.Module) -> tuple[nn.Module, list[SeededDropout]]:
+    """A copy whose dropout draws from a generator that it is given."""
     from torch import nn
 
     from tacit.seeded_dropout import SeededDropout
 
-    module = copy.deepcopy(template).train()
+    module = copy.deepcopy(template)
     seeded: list[SeededDropout] = []
     for parent in list(module.modules()):
         for name, layer in list(parent._modules.items()):  # named_children skips repeats

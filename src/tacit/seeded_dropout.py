@@ -18,7 +18,7 @@ class SeededDropout(nn.Module):
         self.generator: Generator | None = None
 
     def forward(self, signal: Tensor) -> Tensor:
-        if self.rate == 0:
+        if self.rate == 0 or not self.training:
             return signal
         if self.rate == 1:
             return torch.zeros_like(signal)

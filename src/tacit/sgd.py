@@ -226,7 +226,9 @@ class Stack:
         self._select(models)
 
     def split(self, parts: int) -> list[tuple[Indices, Stack]]:
-        """Several stacks, as equal as can be, and the candidates that are in each."""
+        """Several stacks, as equal as can be, and the candidates in each; one is the stack."""
+        if parts == 1:
+            return [(np.arange(len(self)), self)]
         pieces = []
         for candidates in np.array_split(np.argsort(self.model_of, kind="stable"), parts):
             piece = Stack(
@@ -248,6 +250,8 @@ class Stack:
     @staticmethod
     def joined(stacks: Sequence[Stack]) -> Stack:
         """Several stacks of the same network and epoch as one, in this order."""
+        if len(stacks) == 1:
+            return stacks[0]
         cat = import_torch().cat
         sizes = np.cumsum([0, *(len(stack._moving) for stack in stacks)])
         shifted = [stack.model_of + size for stack, size in zip(stacks, sizes, strict=False)]

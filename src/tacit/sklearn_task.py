@@ -123,6 +123,8 @@ class SklearnClient:
         order = np.random.default_rng(self.seed).permutation(len(self.train_examples))
         some = np.sort(order[: math.ceil(share * len(order))])
         given = (self.task.estimator, self.train_examples.take(some), self.validation)
+        from threadpoolctl import threadpool_limits
+
         found: list[float | Exception] = []
         begin = time.perf_counter()
         processes = 1
@@ -131,7 +133,8 @@ class SklearnClient:
             processes = min(cores(), len(configs) - done)
             if done and processes > 1 and ahead > _WORTH_PROCESSES:
                 break
-            found.append(_score(*given, config, self.task.metric, self.seed))
+            with threadpool_limits(1):  # small matrices: BLAS's threads would only wait
+                found.append(_score(*given, config, self.task.metric, self.seed))
         rest = configs[len(found) :]
         if rest:
             from joblib import Parallel, delayed

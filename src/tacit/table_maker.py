@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from tacit.data.examples import Dataset
 from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.grids import grid
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, machine, resident_megabytes
 from tacit.simulation import DENSE, built_in_task, simulated_clients
 from tacit.space import Config
 from tacit.tables import Recipe, ScoreTable
@@ -176,7 +175,7 @@ def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
     return {
         **result,
         "seconds": time.process_time() - begin,
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_megabytes": resident_megabytes(),
         "ways": clients[0].task.report()["ways"],
     }
 

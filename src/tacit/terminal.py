@@ -151,6 +151,62 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
     )
 
 
+def print_speed(result: dict[str, Any]) -> None:
+    """How much faster candidates are scored, and what halving saves."""
+    table = Table(title="100 candidates against a plain loop, in one run")
+    for heading in ("model", "times as fast", "on a grid", "seconds", "of the peak", "way"):
+        table.add_column(heading, justify="left" if heading in ("model", "way") else "right")
+    for row in result["rows"]:
+        peak, shared = row.get("share_of_peak"), row.get("shared_epochs_ratio")
+        table.add_row(
+            row["model"],
+            f"{row['ratio']:.1f}",
+            "" if shared is None else f"{shared:.1f}",
+            f"{row['seconds']:.2f}",
+            "" if peak is None else f"{peak:.0%}",
+            row["way"],
+        )
+    halving = Table(title="Successive halving against a full search")
+    for heading in ("data", "space", "times as fast", "same best five", "or as good"):
+        halving.add_column(heading, justify="left" if heading in ("data", "space") else "right")
+    for row in result["halving"]:
+        if "skipped" in row:
+            halving.add_row(row["data"], row["space"], "skipped: no data", "", "")
+            continue
+        halving.add_row(
+            row["data"],
+            row["space"],
+            f"{row['ratio']:.1f}",
+            f"{row['agreement']:.0%}",
+            f"{row['agreement_with_ties']:.0%}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(halving)
+    for reason in dict.fromkeys(row["skipped"] for row in result["halving"] if "skipped" in row):
+        console.print(f"Skipped: {reason}", soft_wrap=True, markup=False)
+
+
+def scaling_table(result: dict[str, Any]) -> Table:
+    """Every measured point, and how each curve grows."""
+    table = Table(title="How local evaluation grows")
+    for heading in ("curve", "size", "measured", "grows with the power"):
+        table.add_column(heading, justify="left" if heading == "curve" else "right")
+    last = ""
+    for point in result["points"]:
+        curve = point["curve"]
+        power = result["exponents"][curve]
+        found = (
+            f"{point['seconds']:.2f} s" if "seconds" in point else f"{point['megabytes']:.0f} MB"
+        )
+        shown = "" if power is None or curve == last else f"{power:.2f}"
+        if last and curve != last:
+            table.add_section()
+        table.add_row(curve if curve != last else "", str(point["size"]), found, shown)
+        last = curve
+    return table
+
+
 def dp_hype_table(result: dict[str, Any]) -> Table:
     """DP-HYPE's comparison by epsilon."""
     recipe = result["recipe"]

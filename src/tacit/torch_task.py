@@ -310,7 +310,7 @@ class _Training:
     def advance(self, candidates: Indices, until: int) -> Floats:
         """Train some candidates until this epoch; the others are never asked for again."""
         task = self.client.task
-        begun = self._regrouped(candidates)
+        (begun,) = spread(self._regrouped, [candidates], workers=1)  # copies need no threads
         known = [part.candidates for part in begun]
         fresh = np.setdiff1d(candidates, np.concatenate(known)) if known else candidates
         parts = [*begun, *self.client.parts(self.configs, fresh)]
@@ -348,15 +348,19 @@ class _Training:
             groups.setdefault(id(part.architecture), []).append(part)
         parts = []
         for group in groups.values():
-            whole = Stack.joined([part.begun for part in group if part.begun])
-            members = np.concatenate([part.candidates for part in group])
-            going_on = np.flatnonzero(np.isin(members, candidates))
-            if going_on.size:
-                whole.keep(going_on)
+            stacks, members = [], []
+            for part in group:
+                going_on = np.flatnonzero(np.isin(part.candidates, candidates))
+                if part.begun is not None and going_on.size:
+                    part.begun.keep(going_on)
+                    stacks.append(part.begun)
+                    members.append(part.candidates[going_on])
+            if stacks:
+                whole, everyone = Stack.joined(stacks), np.concatenate(members)
                 architecture = group[0].architecture
                 way = self.client.task.way(architecture, len(whole), self.client.train_examples)
                 parts += [
-                    Part(architecture, way, members[going_on[some]], stack)
+                    Part(architecture, way, everyone[some], stack)
                     for some, stack in whole.split(way.pieces(len(whole)))
                 ]
         return parts

@@ -74,6 +74,7 @@ def test_a_killed_run_measures_only_what_is_missing(
     resumed = scaling.measure(TINY, tmp_path, quiet)
     assert measured == TINY.points()
     values = [point.get("seconds", point.get("megabytes")) for point in resumed["points"]]
+    assert resumed["resumed"] == 3
     assert values == [1.0] * 3 + [2.0] * (len(values) - 3)
     assert scaling.measure(TINY, tmp_path, quiet)["points"] == resumed["points"]
     assert measured == TINY.points()

@@ -224,6 +224,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(speed, "_torch_row", lambda model, _: {"model": model.name, "ratio": 2.0})
     resumed = speed.measure(TINY, None, tmp_path, quiet)
     assert [row["ratio"] for row in resumed["rows"]] == [7.0, 2.0, 1.0]
+    assert resumed["resumed"] == 1
 
     for name in ("_torch_row", "_sklearn_row", "_halving_row"):
         monkeypatch.setattr(speed, name, refuse)

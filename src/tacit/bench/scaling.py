@@ -19,8 +19,6 @@ A killed run goes on with the points that are missing.
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,7 +32,7 @@ import numpy as np
 
 from tacit.bench.plain_loop import random_examples, sobol, timed, torch_loop
 from tacit.cores import cores, import_torch
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, machine, resident_megabytes
 from tacit.networks import dense
 from tacit.sgd import Floats
 from tacit.space import Config
@@ -147,6 +145,7 @@ def measure(setup: Setup, folder: Path, progress: Callable[[int, int], None]) ->
     begin = time.perf_counter()
     points = setup.points()
     journal = Journal(folder, {"bench": "scaling", **asdict(setup)})
+    resumed = len(journal.pieces)
     for piece, (curve, size) in enumerate(points):
         progress(piece, len(points))
         if piece not in journal.pieces:
@@ -162,6 +161,7 @@ def measure(setup: Setup, folder: Path, progress: Callable[[int, int], None]) ->
         "memory_net": asdict(setup.memory_net),
         "megabytes": setup.megabytes,
         "seconds": time.perf_counter() - begin,
+        "resumed": resumed,
         "torch": import_torch().__version__,
         "machine": machine(),
     }
@@ -230,23 +230,9 @@ def _peak_megabytes(net: Net, candidates: int, megabytes: int) -> float:
     clear = Path("/proc/self/clear_refs")
     if clear.exists():
         clear.write_text("5")  # the peak so far is forgotten
-    start = _resident("VmRSS")
+    start = resident_megabytes("VmRSS")
     client.score_many(configs)
-    return _resident("VmHWM") - start
-
-
-def _resident(field: str) -> float:
-    """Megabytes now (VmRSS) or at the peak (VmHWM); without Linux's records the peak for both.
-
-    ``getrusage`` would not do on Linux: a child inherits its parent's peak.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) / 1024
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    return resident_megabytes() - start
 
 
 def figure(result: dict[str, Any]) -> Figure:

@@ -9,7 +9,6 @@ clients (see :mod:`tacit.secure.roster`), which a real client could not do and d
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.federation import local_federation
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, machine, resident_megabytes
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import Ledger
@@ -74,7 +73,7 @@ def _measure(clients: int) -> dict[str, Any]:
         "degree": wiring(participation, clients).degree,
         "seconds": seconds,
         "stages": {stage: cost.seconds for stage, cost in federation.costs.items()},
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_megabytes": resident_megabytes(),
         "upload_bytes_per_client": sum(cost.up for cost in federation.costs.values()) / clients,
         "download_bytes_per_client": sum(cost.down for cost in federation.costs.values()) / clients,
     }

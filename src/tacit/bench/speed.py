@@ -113,6 +113,7 @@ def measure(
     """All rows of a setup; ``progress`` hears of finished and planned ones."""
     begin = time.perf_counter()
     journal = Journal(folder, {"bench": "speed", **asdict(setup)})
+    resumed = len(journal.pieces)
     dataset = cache(partial(load, folder=data_dir))
     work: list[Callable[[], dict[str, Any]]] = [
         *(partial(_torch_row, model, setup) for model in setup.models),
@@ -137,6 +138,7 @@ def measure(
         "rows": rows[: len(setup.models) + 1],
         "halving": rows[len(setup.models) + 1 :],
         "seconds": time.perf_counter() - begin,
+        "resumed": resumed,
         "torch": import_torch().__version__,
         "machine": machine(),
     }

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tacit.bench import dp_hype
+from tacit.bench import dp_hype, scaling, speed
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
 from tacit.bench.dp_hype_figures import figure as dp_hype_figure
@@ -35,7 +35,9 @@ from tacit.terminal import (
     dp_hype_table,
     print_json,
     print_secure_sum,
+    print_speed,
     progress_bars,
+    scaling_table,
     votes_table,
 )
 
@@ -194,3 +196,61 @@ def _table(recipe: Recipe, data_dir: Path | None, out: Path, *, fresh: bool) -> 
             if table.recipe.seeds >= recipe.seeds:
                 return table.first(recipe.seeds)
     return make_table(recipe, data_dir, out / "tables")
+
+
+@app.command("speed")
+def bench_speed(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer repetitions, clients and steps.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
+        "tacit-runs/bench-speed"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Scoring 100 candidates against a plain loop of torch or scikit-learn, in one run.
+
+    Halving is measured on Adult and MNIST where they are found. Continues after a kill. Writes
+    speed.json to the folder. Measure on a quiet machine.
+    """
+    with progress_bars() as progress:
+        bar = progress.add_task("rows", total=None)
+        result = speed.run(
+            quick,
+            data_dir,
+            out,
+            lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    write_whole(out / "speed.json", json_text(result) + "\n")
+    if as_json:
+        print_json(result)
+    else:
+        print_speed(result)
+
+
+@app.command("scaling")
+def bench_scaling(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results, plot and journal.")] = Path(
+        "tacit-runs/bench-scaling"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Time against candidates, clients and samples; memory against candidates.
+
+    Continues after a kill. Writes scaling.json and scaling.html to the folder.
+    """
+    with progress_bars() as progress:
+        bar = progress.add_task("points", total=None)
+        result = scaling.run(
+            quick, out, lambda done, total: progress.update(bar, completed=done, total=total)
+        )
+    write_whole(out / "scaling.json", json_text(result) + "\n")
+    write_whole(out / "scaling.html", scaling.figure(result).to_html(include_plotlyjs=True))
+    if as_json:
+        print_json(result)
+        return
+    console = Console(highlight=False)
+    console.print(scaling_table(result))
+    console.print(f"Plot: {out / 'scaling.html'}", soft_wrap=True)
