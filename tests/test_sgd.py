@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,15 +41,6 @@ WITH_DROPOUT: Configs = (
 KINDS = ("stacked", "in turn")
 
 kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Parallel test workers whose threads outnumber the cores wait more than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def blobs(count: int, seed: int = 0) -> Examples:

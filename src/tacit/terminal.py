@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,14 @@ def progress_bars() -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def counting_bar(words: str) -> Iterator[Callable[[int, int], None]]:
+    """One bar for work in pieces: call it with how many are done and how many there are."""
+    with progress_bars() as progress:
+        bar = progress.add_task(words, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
 def download_bars() -> Progress:

@@ -32,11 +32,11 @@ from tacit.commands.tables import make_table
 from tacit.files import json_text, write_whole
 from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import (
+    counting_bar,
     dp_hype_table,
     print_json,
     print_secure_sum,
     print_speed,
-    progress_bars,
     scaling_table,
     votes_table,
 )
@@ -73,13 +73,9 @@ def bench_votes(
     if quick and repetitions is not None:
         raise ValueError(f"found --quick and --repetitions {repetitions}; allowed is one of them")
     chosen = votes_bench.QUICK_REPETITIONS if quick else votes_bench.REPETITIONS
-    with progress_bars() as progress:
-        bar = progress.add_task("simulated votes", total=None)
+    with counting_bar("simulated votes") as progress:
         result = votes_bench.run(
-            chosen if repetitions is None else repetitions,
-            seed,
-            out,
-            lambda done, total: progress.update(bar, completed=done, total=total),
+            chosen if repetitions is None else repetitions, seed, out, progress
         )
     write_whole(out / "votes.json", json_text(result) + "\n")
     write_whole(out / "votes.html", votes_bench.figure(result).to_html(include_plotlyjs=True))
@@ -106,11 +102,8 @@ def bench_secure_sum(
     Continues after a kill. Writes secure-sum.json to the folder.
     """
     sizes = secure_sum_bench.QUICK_SIZES if quick else secure_sum_bench.SIZES
-    with progress_bars() as progress:
-        bar = progress.add_task("sizes", total=len(sizes))
-        result = secure_sum_bench.run(
-            sizes, out, lambda done, total: progress.update(bar, completed=done, total=total)
-        )
+    with counting_bar("sizes") as progress:
+        result = secure_sum_bench.run(sizes, out, progress)
     write_whole(out / "secure-sum.json", json_text(result) + "\n")
     if as_json:
         print_json(result)
@@ -214,14 +207,8 @@ def bench_speed(
     Halving is measured on Adult and MNIST where they are found. Continues after a kill. Writes
     speed.json to the folder. Measure on a quiet machine.
     """
-    with progress_bars() as progress:
-        bar = progress.add_task("rows", total=None)
-        result = speed.run(
-            quick,
-            data_dir,
-            out,
-            lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+    with counting_bar("rows") as progress:
+        result = speed.run(quick, data_dir, out, progress)
     write_whole(out / "speed.json", json_text(result) + "\n")
     if as_json:
         print_json(result)
@@ -241,11 +228,8 @@ def bench_scaling(
 
     Continues after a kill. Writes scaling.json and scaling.html to the folder.
     """
-    with progress_bars() as progress:
-        bar = progress.add_task("points", total=None)
-        result = scaling.run(
-            quick, out, lambda done, total: progress.update(bar, completed=done, total=total)
-        )
+    with counting_bar("points") as progress:
+        result = scaling.run(quick, out, progress)
     write_whole(out / "scaling.json", json_text(result) + "\n")
     write_whole(out / "scaling.html", scaling.figure(result).to_html(include_plotlyjs=True))
     if as_json:

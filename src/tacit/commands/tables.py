@@ -32,7 +32,7 @@ from tacit.commands.options import (
 )
 from tacit.table_maker import make
 from tacit.tables import Recipe, ScoreTable, shipped
-from tacit.terminal import print_json, progress_bars
+from tacit.terminal import counting_bar, print_json
 
 app = typer.Typer(help="Score tables: training done once, for all.", no_args_is_help=True)
 
@@ -92,14 +92,8 @@ def make_(
 
 def make_table(recipe: Recipe, data_dir: Path | None, out: Path) -> ScoreTable:
     """Make a table with a progress bar, and save it."""
-    with progress_bars() as progress:
-        bar = progress.add_task(f"training for {recipe.name}", total=None)
-        table = make(
-            recipe,
-            data_dir,
-            out / "unfinished",
-            lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+    with counting_bar(f"training for {recipe.name}") as progress:
+        table = make(recipe, data_dir, out / "unfinished", progress)
     table.save(out / f"{recipe.name}.npz")
     return table
 
