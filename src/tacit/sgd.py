@@ -80,9 +80,19 @@ momentum, weight_decay, dropout, decay
 def columns(configs: Sequence[Mapping[str, Any]], defaults: Mapping[str, float]) -> Floats:
     """The hyperparameters as a matrix: a row a candidate, a column each as in HYPERPARAMETERS."""
     for config in configs:
-        check_config(config)
+        if not _plainly_right(config):
+            check_config(config)
     names = {**HYPERPARAMETERS, **defaults}
     return np.array([[float(c.get(n, default)) for n, default in names.items()] for c in configs])
+
+
+def _plainly_right(config: Mapping[str, Any]) -> bool:
+    """What most configurations are, without the cost of asking about every kind of number."""
+    return (
+        HYPERPARAMETERS.keys() >= config.keys()
+        and all(type(value) is float and 0 <= value <= 1 for value in config.values())
+        and config.get("dropout", 0) < 1
+    )
 
 
 @dataclass(frozen=True)
@@ -305,23 +315,20 @@ class Stack:
         told_apart = self.knobs if self.epochs else self.knobs[:, :_DECAY]
         keys = np.column_stack([self.model_of, told_apart])
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        parents = self.model_of[first]
-        self.model_of = inverse.reshape(-1)
         still = self.knobs[first, _RATE] > 0
         if self.epochs:
             still &= self.knobs[first, _DECAY] > 0
         if self.net.trained < len(self._tensors):  # running statistics move at any rate
             still[:] = True
-        self._select(parents)
-        self._moving = still
-        self._movers_first()
+        order = np.argsort(~still, kind="stable")
+        self._select(self.model_of[first][order])
+        self._moving = still[order]
+        self.model_of = _places(order)[inverse.reshape(-1)]
 
     def _movers_first(self) -> None:
         order = np.argsort(~self._moving, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
         self._select(order)
-        self.model_of = place[self.model_of]
+        self.model_of = _places(order)[self.model_of]
 
     def _select(self, models: Indices) -> None:
         if np.array_equal(models, np.arange(len(self._moving))):
@@ -330,6 +337,13 @@ class Stack:
         self._tensors = [tensor[index] for tensor in self._tensors]
         self._velocities = [velocity[index] for velocity in self._velocities]
         self._moving = self._moving[models]
+
+
+def _places(order: Indices) -> Indices:
+    """Where each one stands in an order."""
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def scores(loss: Floats, accuracy: Floats, examples: int, metric: str) -> Floats:

@@ -128,12 +128,15 @@ class SklearnClient:
         found: list[float | Exception] = []
         begin = time.perf_counter()
         processes = 1
-        for done, config in enumerate(configs):
-            ahead = (time.perf_counter() - begin) * (len(configs) - done) / max(done, 1)
-            processes = min(cores(), len(configs) - done)
-            if done and processes > 1 and ahead > _WORTH_PROCESSES:
-                break
-            with threadpool_limits(1):  # small matrices: BLAS's threads would only wait
+        with threadpool_limits(1):  # small matrices: BLAS's threads would only wait
+            for done, config in enumerate(configs):
+                if done == 1:  # the first one may have loaded libraries
+                    begin = time.perf_counter()
+                left = len(configs) - done
+                ahead = (time.perf_counter() - begin) * left / max(done - 1, 1)
+                processes = min(cores(), left)
+                if done > 1 and processes > 1 and ahead > _WORTH_PROCESSES:
+                    break
                 found.append(_score(*given, config, self.task.metric, self.seed))
         rest = configs[len(found) :]
         if rest:

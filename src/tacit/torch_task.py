@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,6 +55,7 @@ Found = TypeVar("Found")
 
 _SIZES = (1, 2, 5, 10, 25, 50, 100)  # trials are held for these numbers of candidates
 _MODELS_AT_ONCE = 25
+_UNEVEN = 1.5
 _logger = logging.getLogger(__name__)
 
 
@@ -140,6 +141,13 @@ class TorchTask:
                 "allowed is 0, or a network with such layers"
             )
 
+    def check_all(self, configs: Sequence[Config]) -> None:
+        """Refuse candidates of which one cannot be trained."""
+        columns([gradient_descent(config) for config in configs], {})
+        kinds = {(*network_arguments(c), bool(c.get("dropout"))): c for c in configs}
+        for config in kinds.values():
+            self.check(config)
+
     def architecture(self, config: Config) -> Architecture:
         """The network of a configuration."""
         shape = network_arguments(config)
@@ -216,8 +224,7 @@ class TorchClient:
 
     def score_many(self, configs: Sequence[Config]) -> Floats:
         """The score of every configuration; infinite where the training diverged."""
-        for config in configs:
-            self.task.check(config)
+        self.task.check_all(configs)
         if self.task.local == "halving":
             training = _Training(self, configs)
             return successive_halving(
@@ -319,7 +326,7 @@ class _Training:
 
         def work(part: Part) -> tuple[Stack | None, Floats]:
             nonlocal room
-            stack = self.client.train(part.begun or part.begin(self.configs), 0, until)
+            stack = self.client.train(part.resume() or part.begin(self.configs), 0, until)
             measured = stack.measure(self.client.validation)
             with task._lock:
                 room -= stack.bytes()
@@ -332,35 +339,38 @@ class _Training:
         for part, (stack, found) in self.client.spread(work, parts):
             result[part.candidates] = found
             if stack is not None:
-                self.waiting.append(replace(part, begun=stack))
+                self.waiting.append(replace(part, begun=stack, going_on=None))
         return result[candidates]
 
     def remaining(self, until: int) -> Floats:
         """What share of its steps, weighted by the learning rate, each candidate has ahead."""
-        decay = columns([gradient_descent(config) for config in self.configs], {})[:, -1:]
-        steps = np.minimum(decay, 1) ** np.arange(self.client.task.epochs)
+        steps = np.minimum(self.decays, 1) ** np.arange(self.client.task.epochs)
         return np.asarray(steps[:, until:].sum(axis=1) / steps.sum(axis=1))
 
+    @cached_property
+    def decays(self) -> Floats:
+        """Every candidate's decay, as a column."""
+        return columns([gradient_descent(config) for config in self.configs], {})[:, -1:]
+
     def _regrouped(self, candidates: Indices) -> list[Part]:
-        """The stacks that wait, without who was given up, shared out evenly again."""
+        """The stacks that wait, without who was given up; shared out again if they got uneven."""
         groups: dict[int, list[Part]] = {}
         for part in self.waiting:
-            groups.setdefault(id(part.architecture), []).append(part)
-        parts = []
-        for group in groups.values():
-            stacks, members = [], []
-            for part in group:
-                going_on = np.flatnonzero(np.isin(part.candidates, candidates))
-                if part.begun is not None and going_on.size:
-                    part.begun.keep(going_on)
-                    stacks.append(part.begun)
-                    members.append(part.candidates[going_on])
-            if stacks:
-                whole, everyone = Stack.joined(stacks), np.concatenate(members)
-                architecture = group[0].architecture
-                way = self.client.task.way(architecture, len(whole), self.client.train_examples)
-                parts += [
-                    Part(architecture, way, everyone[some], stack)
-                    for some, stack in whole.split(way.pieces(len(whole)))
-                ]
-        return parts
+            going_on = np.flatnonzero(np.isin(part.candidates, candidates))
+            if going_on.size:
+                left = replace(part, candidates=part.candidates[going_on], going_on=going_on)
+                groups.setdefault(id(part.architecture), []).append(left)
+        return [part for group in groups.values() for part in self._evened(group)]
+
+    def _evened(self, group: list[Part]) -> list[Part]:
+        sizes = [len(part.candidates) for part in group]
+        architecture, client = group[0].architecture, self.client
+        way = client.task.way(architecture, sum(sizes), client.train_examples)
+        if len(group) == way.pieces(sum(sizes)) and max(sizes) <= _UNEVEN * min(sizes):
+            return [replace(part, way=way) for part in group]
+        whole = Stack.joined([stack for part in group if (stack := part.resume()) is not None])
+        everyone = np.concatenate([part.candidates for part in group])
+        return [
+            Part(architecture, way, everyone[some], stack)
+            for some, stack in whole.split(way.pieces(len(whole)))
+        ]

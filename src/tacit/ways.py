@@ -124,6 +124,14 @@ class Part:
     way: Way
     candidates: Indices
     begun: Stack | None = None
+    going_on: Indices | None = None
+    """Which candidates of the begun stack these are; None: all of them."""
+
+    def resume(self) -> Stack | None:
+        """The begun stack, without who was given up."""
+        if self.begun is not None and self.going_on is not None:
+            self.begun.keep(self.going_on)
+        return self.begun
 
     def begin(self, configs: Sequence[Config], weights: Weights | None = None) -> Stack:
         """A stack at its start: the common one, or weights of the candidates' own."""
@@ -142,13 +150,19 @@ def network_arguments(config: Config) -> Config:
 
 
 def pieces(knobs: Floats, way: Way) -> list[Indices]:
-    """Candidates in pieces; those that share their first epoch stay together where they can."""
+    """Candidates in pieces; those that share their first epoch stay together where they can.
+
+    Stacks get families in turn, so that each has its share of good and bad ones: when the bad are
+    given up, the stacks stay about equal.
+    """
     order = np.lexsort(knobs.T[::-1])
-    if way.stacked:
-        return np.array_split(order, way.pieces(len(order)))
     first_epoch = knobs[order, :-1]
     changes = 1 + np.flatnonzero((first_epoch[1:] != first_epoch[:-1]).any(axis=1))
     families = np.split(order, changes)
+    if way.stacked:
+        count = way.pieces(len(order))
+        in_turn = [family for first in range(count) for family in families[first::count]]
+        return np.array_split(np.concatenate(in_turn), count)
     if len(families) < way.workers:
         families = np.array_split(order, min(way.workers, len(order)))
     return [
