@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tacit.bench.scaling import figure
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
 from tacit.plan import load_plan
+from tacit.terminal import print_speed, scaling_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -96,3 +98,31 @@ def test_numbers_of_the_dp_hype_page_are_recorded() -> None:
         recipe = result["recipe"]
         line = rf"^\| {recipe['data']} \| {recipe['clients']} \| .* \| {re.escape(numbers)} \|$"
         assert re.search(line, page, re.MULTILINE), f"{path.name} is not on the page"
+
+
+def test_numbers_of_the_training_page_are_recorded() -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "speed.json").read_text())
+    for row in recorded["rows"]:
+        shown = re.search(rf"^\| {row['model']} \| (.*?) \|.* \| (.*?) s \|", page, re.MULTILINE)
+        assert shown, row["model"]
+        assert shown.groups() == (f"{row['ratio']:.1f}", f"{row['seconds']:.2f}")
+    for row in recorded["halving"]:
+        agreed = f"{row['agreement']:.0%} | {row['agreement_with_ties']:.0%}"
+        assert f"| {row['data']} | {row['space']} | {row['ratio']:.1f} | {agreed} |" in page
+
+
+def test_recorded_measurements_can_be_read() -> None:
+    speed, scaling = (
+        json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
+        for name in ("speed", "scaling")
+    )
+    assert {row["model"] for row in speed["rows"]} == {
+        "adult",
+        "mnist-mlp",
+        "mnist-cnn",
+        "sklearn",
+    }
+    print_speed(speed)
+    assert scaling_table(scaling).row_count == len(scaling["points"])
+    assert len(figure(scaling).data) >= 5

@@ -113,14 +113,14 @@ def test_small_steps_of_dense_nets_get_no_threads_of_torch() -> None:
 def test_memory_limits_the_stacks() -> None:
     weights = 5 * 300 + 300 + 300 * 300 + 300 + 300 * 3 + 3
     between = 100 * (300 + 300 + 3)
-    assert STACKABLE.bytes_a_candidate(batch=100) == 4 * 3 * (weights + between)
+    assert STACKABLE.bytes_a_candidate(batch=100) == 4 * (4 * weights + 3 * between)
     sizes = {
         megabytes: max(way.stack for way in possible(1, "dense", 100, 100, megabytes))
         for megabytes in (1, 10, 1000)
     }
-    assert sizes == {1: 1, 10: 5, 1000: 100}
+    assert sizes == {1: 1, 10: 4, 1000: 100}
     numbers = 3 * 4 + 4 + 12 * 3 + 3
-    assert OTHER.bytes_a_candidate(batch=100) == OTHER.bytes_a_candidate(batch=1) == 12 * numbers
+    assert OTHER.bytes_a_candidate(batch=100) == OTHER.bytes_a_candidate(batch=1) == 16 * numbers
 
 
 def test_large_stacks_compete_with_small_ones() -> None:

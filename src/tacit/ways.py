@@ -85,11 +85,11 @@ class Architecture:
         (self.dense or self.module).check(examples)
 
     def bytes_a_candidate(self, batch: int) -> int:
-        """Weights, velocities and gradients; for a dense net also what a batch leaves in between.
+        """Weights and velocities, twice while candidates part; and what a dense net's batch leaves.
 
         A module's activations are not known beforehand, but only one candidate a worker has any.
         """
-        numbers = 3 * sum(array.size for array in self.start)
+        numbers = 4 * sum(array.size for array in self.start)
         if self.dense is not None:
             numbers += 3 * batch * sum(self.dense.widths[1:])
         return 4 * numbers
