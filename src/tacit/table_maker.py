@@ -53,7 +53,9 @@ def make(
     candidates = grid(recipe.grid)
     clients_of(recipe, data_dir, 0)  # refuses a recipe that cannot be followed before any work
     tasks = _tasks(recipe, data_dir, candidates)
-    journal = Journal(folder, {"table": {**asdict(recipe), "seeds": "any"}, "version": 1})
+    dataset = _dataset(recipe.data, data_dir, recipe.examples)
+    held = {"train": len(dataset.train), "test": len(dataset.test)}  # a folder may hold a subset
+    journal = Journal(folder, {"table": {**asdict(recipe), "seeds": "any"}, **held})
     work = {number: partial(_do, recipe, data_dir, task) for number, task in enumerate(tasks)}
     finished: list[int] = []
 
@@ -69,6 +71,7 @@ def make(
     table = _assemble(recipe, candidates, tasks, found)
     seconds = sum(piece["seconds"] for piece in found)
     made = {
+        **held,
         "core_seconds": seconds,
         "seconds": time.perf_counter() - begin,
         "peak_megabytes_a_core": max(piece["peak_megabytes"] for piece in found),

@@ -169,8 +169,9 @@ def bench_dp_hype(
     result = dp_hype.run(table, repeats)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / f"{recipe.name}.json", json_text(result) + "\n")
-    others = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-    write_whole(out / "dp-hype.html", dp_hype_figure(others).to_html(include_plotlyjs=True))
+    so_far = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    drawn = dp_hype_figure([found for found in so_far if found.get("bench") == "dp-hype"])
+    write_whole(out / "dp-hype.html", drawn.to_html(include_plotlyjs=True))
     if as_json:
         print_json(result)
         return
