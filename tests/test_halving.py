@@ -20,9 +20,9 @@ class Race:
     ends: Indices
     asked: list[tuple[int, list[int]]] = field(default_factory=list)
 
-    def run(self) -> Floats:
+    def run(self, examples: int | None = None) -> Floats:
         candidates, efforts = self.table.shape
-        return successive_halving(candidates, efforts - 1, self.advance, self.remaining)
+        return successive_halving(candidates, efforts - 1, self.advance, self.remaining, examples)
 
     def advance(self, some: Indices, until: int) -> Floats:
         self.asked.append((until, some.tolist()))
@@ -191,3 +191,23 @@ def test_when_all_are_finished_nobody_is_asked_again() -> None:
     race = Race(np.tile(np.arange(30.0)[:, None], (1, 6)), np.ones(30, np.intp))
     assert race.run().tolist() == list(range(30))
     assert [until for until, _ in race.asked] == [1]
+
+
+def test_who_lies_far_behind_is_given_up_although_there_is_room() -> None:
+    """The tenth has 9 errors in 100: 4 standard errors of a difference are 16 more."""
+    errors = np.concatenate([np.arange(10), [25, 26], np.full(38, 90)]) / 100
+    race = Race(np.tile(errors[:, None], (1, 6)), np.full(50, 5))
+    scores = race.run(examples=100)
+    assert [len(some) for _, some in race.asked] == [50, 11, 11, 10]
+    assert race.asked[1][1] == list(range(11))
+    assert scores.argsort(kind="stable")[:12].tolist() == list(range(12))
+    patient = Race(race.table, race.ends)
+    patient.run()
+    assert len(patient.asked[1][1]) == 17, "a third of 50, wherever they lie"
+
+
+def test_fewer_than_ten_scores_say_nothing_about_who_lies_far_behind() -> None:
+    errors = np.concatenate([np.zeros(9), np.full(21, np.inf)])
+    race = Race(np.tile(errors[:, None], (1, 6)), np.full(30, 5))
+    race.run(examples=1000)
+    assert len(race.asked[1][1]) == 10

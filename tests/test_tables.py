@@ -137,6 +137,7 @@ def test_names_tell_recipes_apart() -> None:
         Recipe("adult", grid="dp-hype-code"),
         Recipe("adult", network="mlp"),
         Recipe("adult", examples=100),
+        Recipe("adult", test_examples=100),
         Recipe("adult", epochs=2),
         Recipe("adult", rounds=2),
         Recipe("adult", batch=16),
@@ -155,6 +156,10 @@ def test_names_tell_recipes_apart() -> None:
         ({"data": "digits", "grid": "mine"}, "no grid is called 'mine'; allowed are dp-hype-table"),
         ({"data": "digits", "network": "lenet"}, "no network is called 'lenet'; allowed are"),
         ({"data": "digits", "examples": 5000}, "examples is 5000; allowed is 0 for all, or up to"),
+        (
+            {"data": "digits", "test_examples": 999},
+            "test_examples is 999; allowed is 0 for all",
+        ),
         ({"data": "digits", "clients": 500}, "clients is 500 with at least 10 examples"),
         ({"data": "digits", "clients": 1}, "clients is 1; allowed is 2 and above"),
         ({"data": "digits", "seeds": 0}, "seeds is 0; allowed is 1 and above"),

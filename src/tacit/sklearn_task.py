@@ -116,7 +116,10 @@ class SklearnClient:
 
         if self.task.local == "halving":
             ahead = np.ones(len(configs))
-            return successive_halving(len(configs), _EFFORT, advance, lambda _until: ahead)
+            examples = len(self.validation) if self.task.metric == "error" else None
+            return successive_halving(
+                len(configs), _EFFORT, advance, lambda _until: ahead, examples
+            )
         return advance(np.arange(len(configs)), _EFFORT)
 
     def _fit(self, configs: Sequence[Config], share: float) -> Floats:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.cores import cores
-from tacit.data.examples import Dataset
+from tacit.data.examples import Dataset, Examples
 from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.grids import grid
@@ -53,7 +53,7 @@ def make(
     candidates = grid(recipe.grid)
     clients_of(recipe, data_dir, 0)  # refuses a recipe that cannot be followed before any work
     tasks = _tasks(recipe, data_dir, candidates)
-    dataset = _dataset(recipe.data, data_dir, recipe.examples)
+    dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
     held = {"train": len(dataset.train), "test": len(dataset.test)}  # a folder may hold a subset
     journal = Journal(folder, {"table": {**asdict(recipe), "seeds": "any"}, **held})
     work = {number: partial(_do, recipe, data_dir, task) for number, task in enumerate(tasks)}
@@ -126,22 +126,28 @@ def _one_core() -> None:
 
 
 @lru_cache(maxsize=1)
-def _dataset(data: str, data_dir: Path | None, examples: int) -> Dataset:
+def _dataset(data: str, data_dir: Path | None, examples: int, test_examples: int) -> Dataset:
     dataset = load(data, data_dir)
-    if not examples:
-        return dataset
-    if examples > len(dataset.train):
-        raise ValueError(
-            f"examples is {examples}; allowed is 0 for all, or up to {len(dataset.train)}"
-        )
-    some = np.sort(np.random.default_rng(0).permutation(len(dataset.train))[:examples])
-    return replace(dataset, train=dataset.train.take(some))
+    return replace(
+        dataset,
+        train=_some("examples", dataset.train, examples),
+        test=_some("test_examples", dataset.test, test_examples),
+    )
+
+
+def _some(name: str, examples: Examples, wanted: int) -> Examples:
+    """This many of them, always the same; 0: all."""
+    if not wanted:
+        return examples
+    if wanted > len(examples):
+        raise ValueError(f"{name} is {wanted}; allowed is 0 for all, or up to {len(examples)}")
+    return examples.take(np.sort(np.random.default_rng(0).permutation(len(examples))[:wanted]))
 
 
 @lru_cache(maxsize=1)
 def clients_of(recipe: Recipe, data_dir: Path | None, seed: int) -> list[TorchClient]:
     """The clients of one seed of a recipe."""
-    dataset = _dataset(recipe.data, data_dir, recipe.examples)
+    dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
     network, hidden = NETWORKS.get(recipe.data, ("mlp", ()))
     task = built_in_task(
         dataset,
@@ -172,7 +178,7 @@ def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
         some = [clients[number] for number in task.members]
         result = _local(some, candidates)
     else:
-        dataset = _dataset(recipe.data, data_dir, recipe.examples)
+        dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
         configs = [candidates[number] for number in task.members]
         result = _federated(clients, configs, dataset, recipe)
     return {

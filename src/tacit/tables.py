@@ -51,6 +51,8 @@ class Recipe:
     network: str = ""
     examples: int = 0
     """How many training examples are dealt out; 0: all of them."""
+    test_examples: int = 0
+    """How many test examples accuracies are measured on; 0: all of them."""
     validation: float = 0.2
     batch: int = 64
     epochs: int = 5
@@ -59,12 +61,17 @@ class Recipe:
     seeds: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("clients", 2), ("examples", 0), ("batch", 1), ("epochs", 1)):
+        for name, least in {
+            "clients": 2,
+            "examples": 0,
+            "test_examples": 0,
+            "batch": 1,
+            "epochs": 1,
+            "rounds": 1,
+            "seeds": 1,
+        }.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed is {least} and above")
-        for name in ("rounds", "seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed is 1 and above")
 
     @property
     def name(self) -> str:
@@ -82,6 +89,7 @@ class Recipe:
             "grid": self.grid,
             "network": self.network,
             "examples": self.examples,
+            "test_examples": self.test_examples,
             "validation": self.validation,
             "batch": self.batch,
             "epochs": self.epochs,

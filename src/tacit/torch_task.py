@@ -228,7 +228,11 @@ class TorchClient:
         if self.task.local == "halving":
             training = _Training(self, configs)
             return successive_halving(
-                len(configs), self.task.epochs, training.advance, training.remaining
+                len(configs),
+                self.task.epochs,
+                training.advance,
+                training.remaining,
+                len(self.validation) if self.task.metric == "error" else None,
             )
         loss, accuracy = self.measure_many(configs)
         return scores(loss, accuracy, len(self.validation), self.task.metric)

@@ -26,6 +26,7 @@ from tacit.commands.options import (
     PartitionName,
     Rounds,
     Seeds,
+    TestCount,
     whole,
 )
 from tacit.commands.tables import make_table
@@ -125,6 +126,7 @@ def bench_dp_hype(
     grid: GridName = "dp-hype-table",
     network: NetworkName = "",
     examples: ExampleCount = 0,
+    test_examples: TestCount = 0,
     epochs: Epochs = 5,
     rounds: Rounds = 5,
     fresh: Annotated[
@@ -134,7 +136,8 @@ def bench_dp_hype(
         bool,
         typer.Option(
             "--quick",
-            help="At most 400 examples, 20 clients, 2 epochs and 2 rounds; a stated toy size.",
+            help="At most 20 clients, 200 examples, 200 test examples, 2 epochs; one round, "
+            "one seed: a stated toy size.",
         ),
     ] = False,
     data_dir: DataDir = None,
@@ -151,8 +154,8 @@ def bench_dp_hype(
     Example: tacit bench dp-hype --data adult --clients 100 --partition dirichlet --alpha 0.5
     """
     if quick:
-        clients, examples = min(clients, 20), min(examples or 400, 400)
-        epochs, rounds = min(epochs, 2), min(rounds, 2)
+        clients, seeds, epochs, rounds = min(clients, 20), 1, min(epochs, 2), 1
+        examples, test_examples = min(examples or 200, 200), min(test_examples or 200, 200)
     recipe = Recipe(
         data,
         partition_name,
@@ -161,6 +164,7 @@ def bench_dp_hype(
         grid=grid,
         network=network,
         examples=examples,
+        test_examples=test_examples,
         epochs=epochs,
         rounds=rounds,
         seeds=seeds,

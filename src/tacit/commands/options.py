@@ -104,6 +104,12 @@ ExampleCount = Annotated[
         "--examples", parser=whole, metavar="N", help="Training examples dealt out; 0: all."
     ),
 ]
+TestCount = Annotated[
+    int,
+    typer.Option(
+        "--test-examples", parser=whole, metavar="N", help="Test examples measured on; 0: all."
+    ),
+]
 Batch = Annotated[int, typer.Option(parser=whole, metavar="N", help="Examples in a batch.")]
 Epochs = Annotated[
     int, typer.Option(parser=whole, metavar="N", help="Local epochs, for a score and in a round.")

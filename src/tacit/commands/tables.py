@@ -29,6 +29,7 @@ from tacit.commands.options import (
     Seeds,
     Similarity,
     Smallest,
+    TestCount,
 )
 from tacit.table_maker import make
 from tacit.tables import Recipe, ScoreTable, shipped
@@ -53,6 +54,7 @@ def make_(
     grid: GridName = "dp-hype-table",
     network: NetworkName = "",
     examples: ExampleCount = 0,
+    test_examples: TestCount = 0,
     batch: Batch = 64,
     epochs: Epochs = 5,
     rounds: Rounds = 5,
@@ -77,6 +79,7 @@ def make_(
         grid,
         network,
         examples,
+        test_examples,
         batch=batch,
         epochs=epochs,
         rounds=rounds,
