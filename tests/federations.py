@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tacit.federation import Federation, LocalChannel, local_federation
@@ -33,7 +34,7 @@ def federation(
     colluding: float = 0.0,
     secure: str = "masks",
     roster: bool = True,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     trains: bool = False,
     drops: Mapping[int, str] | None = None,
 ) -> Federation:

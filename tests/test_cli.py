@@ -221,7 +221,7 @@ def test_tune_fills_its_folder_and_prints_the_promised_json(tmp_path: Path) -> N
     assert found["method"] == "vote"
     assert found["config"] in found["candidates"]
     assert len(found["tally"]) == len(found["candidates"]) == 12
-    assert found["clients"] == {"asked": 12, "answered": 12, "dropped": 0}
+    assert found["clients"] == {"planned": 12, "asked": 12, "answered": 12, "dropped": 0}
     assert 0 < found["privacy"]["epsilon"] <= 1
     assert {"delta", "unit", "relation", "mechanism", "required_variance"} < set(found["privacy"])
     assert {"delivered_variance", "dropout", "colluding", "accounting"} < set(found["privacy"])

@@ -9,16 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tacit.federation import (
-    SESSION_BYTES,
-    VERSION,
-    AskInClear,
-    AskSum,
-    Continue,
-    EvaluationFailed,
-    LocalChannel,
-    local_federation,
-)
+from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue
+from tacit.federation import EvaluationFailed, LocalChannel, local_federation
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import BudgetExceeded
@@ -36,8 +28,20 @@ BALLOT = Ballot(CANDIDATES, votes=2)
 encode = msgspec.msgpack.encode
 
 
-def request(ballot: Ballot = BALLOT, variance: float = 139.0, session: bytes = b"s") -> bytes:
-    return encode(AskSum(VERSION, session * SESSION_BYTES, "masks", variance, ballot))
+def request(ballot: Ballot = BALLOT, session: bytes = b"s", **changes: object) -> bytes:
+    asked = AskSum(
+        version=VERSION,
+        session=session * SESSION_BYTES,
+        secure="masks",
+        clients=5,
+        dropout=0.1,
+        colluding=0.0,
+        variance=139.0,
+        deadline=math.inf,
+        line=bytes(32),
+        query=ballot,
+    )
+    return encode(msgspec.structs.replace(asked, **changes))
 
 
 @pytest.mark.parametrize("roster", [True, False])
@@ -127,13 +131,21 @@ def test_a_client_pays_from_its_own_ledger_over_several_rounds() -> None:
         (b"\xc1", "cannot be read"),
         (encode([9, VERSION, b"s" * SESSION_BYTES, b""]), "cannot be read"),
         (encode([1, VERSION, b"s" * SESSION_BYTES, "masks", "much", []]), "cannot be read"),
-        (encode(Continue(VERSION + 1, b"s" * SESSION_BYTES, b"")), "version 2"),
+        (encode(Continue(VERSION + 1, b"s" * SESSION_BYTES, b"")), "version 3"),
         (encode(Continue(VERSION, b"s", b"")), "32 bytes"),
         (encode(Continue(VERSION, b"s" * SESSION_BYTES, b"")), "no sum is under way"),
+        (request(secure="plain"), "this client takes 'masks'"),
         (
-            encode(AskSum(VERSION, b"s" * SESSION_BYTES, "plain", 139.0, BALLOT)),
-            "this client takes 'masks'",
+            request(clients=6),
+            "for 6 clients with .* this client knows of 5 clients",
         ),
+        (request(dropout=0.3), "for 5 clients with drop-out 0.3"),
+        (request(colluding=0.2), "colluding 0.2"),
+        (request(dropout=1.0), "dropout is 1.0; allowed is a fraction"),
+        (request(clients=1), "clients is 1; allowed is 2"),
+        (request(line=b"short"), "digest has 32 bytes, not 5"),
+        (request(deadline=0.0), "deadline is 0.0"),
+        (request(deadline=math.nan), "deadline is nan"),
         (request(variance=math.inf), "variance"),
         (request(variance=-1.0), "variance"),
         (request(variance=math.nan), "variance"),
@@ -194,7 +206,7 @@ def test_an_abstention_is_a_valid_ballot_with_noise(monkeypatch: pytest.MonkeyPa
         return real(self, answer)
 
     monkeypatch.setattr(SkellamMechanism, "perturb", watched)
-    endpoint = channel(federation([FunctionClient(failing)] * 3)).endpoints[0]
+    endpoint = channel(federation([FunctionClient(failing)] * 5)).endpoints[0]
     for _ in range(50):
         endpoint.handle(b"", request())
     assert all(TopVotes(10, 2).admits(answer) for answer in noised)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,15 +18,16 @@ import typer
 from rich.console import Console
 
 import tacit
-from tacit.commands import bench, data, ledger, tables
+from tacit.commands import bench, data, ledger, roster, tables
 from tacit.commands.options import AsJson, DataDir, Delta, Epsilon, number, whole
-from tacit.federation import EvaluationFailed
+from tacit.federation import EngineFailed, EvaluationFailed, Progress
 from tacit.files import json_text
-from tacit.plan import load_plan
+from tacit.plan import Plan, load_plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import plan as make_plan
+from tacit.result import Result
 from tacit.secure.protocol import SpoiledSum, TooFewClients
 from tacit.terminal import (
     plan_table,
@@ -43,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(roster.app, name="roster")
 app.add_typer(data.app, name="data")
 app.add_typer(tables.app, name="tables")
 app.add_typer(bench.app, name="bench")
@@ -54,7 +57,7 @@ def main() -> None:
         app()
     except (ValueError, LedgerError, BudgetExceeded, EvaluationFailed, ImportError) as error:
         _fail(str(error))
-    except (TooFewClients, SpoiledSum) as error:
+    except (TooFewClients, SpoiledSum, EngineFailed) as error:
         _fail(str(error), code=3)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")
@@ -110,8 +113,6 @@ def tune(
 
     Example: tacit tune --set privacy.epsilon=0.5 --set federation.clients=100
     """
-    from tacit import job
-
     chosen = [*(changes or []), *([] if seed is None else [f"search.seed={seed}"])]
     if data_dir is not None:
         chosen.append(f"task.data_dir={json_text(str(data_dir))}")
@@ -122,11 +123,45 @@ def tune(
     if not as_json:
         print_outlook(planned)
     with progress_bars() as progress:
-        result = job.run(planned, folder, stage_bars(progress))
+        result = _engine(planned.federation.engine)(planned, folder, stage_bars(progress))
     if as_json:
         print_json(result.to_json())
     else:
         print_result(result, folder)
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the project.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a Flower project that tunes privately and then trains; change task.py to your task.
+
+    Example: tacit new clinics && cd clinics && flwr run . --stream
+    """
+    from tacit.flower_project import write_project
+
+    written = [str(path) for path in write_project(folder)]
+    if as_json:
+        print_json({"folder": str(folder), "files": written})
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for path in written:
+        console.print(f"  {path}")
+    console.print(
+        f"Next: cd {folder} && flwr run . --stream --federation-config 'num-supernodes=20'"
+    )
+
+
+def _engine(name: str) -> Callable[[Plan, Path, Progress], Result]:
+    """What carries out a plan; each is imported only when it is asked for."""
+    if name == "flower-simulation":
+        from tacit.flower import simulation
+
+        return simulation.run
+    from tacit import job
+
+    return job.run
 
 
 @app.command()

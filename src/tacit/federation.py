@@ -1,48 +1,38 @@
-"""A federation: questions go out, clients answer through noise and a secure sum, totals come back.
+"""A federation's server side: charge the ledger, ask through a channel, open the total.
 
-There are two sides. :class:`Endpoint` is one client's: it trusts its own configuration (how many
-clients there are, the roster, its ledger), not the wire, and it maps a state and a request to the
-next state and a reply, all bytes. :class:`Federation` is the server's: it charges the federation's
-ledger, then asks through a :class:`Channel`, which may lose messages and clients but not the order.
+The clients' side is :class:`tacit.endpoint.Endpoint`. A :class:`Channel` between them may lose
+messages and clients but not the order; :class:`LocalChannel` keeps everybody in this process.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct, structs
+import numpy as np
 
+from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
+from tacit.journal import Journal
 from tacit.privacy.events import Unprotected
-from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
+from tacit.privacy.ledger import Charge, Ledger
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.privacy.skellam import IntArray
-from tacit.query import (
-    Arrays,
-    InClear,
-    LocalTraining,
-    LocalValidation,
-    NothingToSay,
-    SumQuery,
-    Sums,
-)
+from tacit.query import Arrays, InClear, Sums
 from tacit.secure.crypto import digest
-from tacit.secure.masks import MaskedParticipant
 from tacit.secure.opening import MaskedSum
-from tacit.secure.plain import PlainParticipant, PlainSum
-from tacit.secure.protocol import Participant, Refused, Round, SecureSum, TooFewClients
+from tacit.secure.plain import PlainSum
+from tacit.secure.protocol import Refused, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
 from tacit.task import Client
 
-VERSION = 1
-SESSION_BYTES = 32
 EVALUATE = "evaluate"
+SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many clients are through it, and how many there are."""
 
@@ -51,175 +41,8 @@ class EvaluationFailed(Exception):
     """Every simulated client failed, which is a mistake in the task rather than bad luck."""
 
 
-class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """A question whose answers will be summed; the reply opens the secure sum."""
-
-    version: int
-    session: bytes
-    secure: str
-    variance: float
-    query: Sums
-
-
-class Continue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """A later stage of a secure sum."""
-
-    version: int
-    session: bytes
-    body: bytes
-
-
-class AskInClear(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """A question whose answer is sent as it is."""
-
-    version: int
-    session: bytes
-    query: InClear
-
-
-class Waiting(Struct, frozen=True, array_like=True):
-    """An endpoint between two stages."""
-
-    session: bytes
-    question: bytes
-    variance: float
-    query: Sums
-    sum_state: bytes
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_requests: msgspec.msgpack.Decoder[AskSum | Continue | AskInClear] = msgspec.msgpack.Decoder(
-    AskSum | Continue | AskInClear
-)
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One client's side, as the client itself configured it.
-
-    *What leaves it.* A noisy vector is fixed before the first message of the secure sum and leaves
-    only masked, after the client's own ledger was charged; an answer in clear leaves only if that
-    ledger allows an infinite epsilon; trained weights leave only if the client agreed to train. A
-    client whose evaluation fails, comes too late or has nothing to say casts a random valid answer
-    with the same noise, so nobody can tell.
-    """
-
-    number: int
-    client: Client
-    participation: Participation
-    ledger: Ledger
-    identity: Identity | None = None
-    roster: Roster | None = None
-    secure: str = "masks"
-    deadline: float | None = None
-    trains: bool = False
-    on_abstention: Callable[[Exception], None] = field(default=lambda _reason: None, repr=False)
-
-    def handle(self, state: bytes, request: bytes) -> tuple[bytes, bytes]:
-        """The next state and the reply, or :class:`Refused`, which leaves everything as it was."""
-        try:
-            message = _requests.decode(request)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise Refused(f"the message cannot be read: {error}") from None
-        if message.version != VERSION:
-            raise Refused(f"the message has version {message.version}; this client has {VERSION}")
-        if len(message.session) != SESSION_BYTES:
-            raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(message.session)}")
-        match message:
-            case AskSum():
-                return self._begin(message, digest(b"question", request))
-            case Continue():
-                return self._continue(state, message)
-            case AskInClear():
-                return state, self._in_clear(message)
-
-    def _begin(self, message: AskSum, question: bytes) -> tuple[bytes, bytes]:
-        if message.secure != self.secure:
-            raise Refused(f"the sum would be {message.secure!r}; this client takes {self.secure!r}")
-        if self.ledger.knows(message.session.hex()):
-            raise Refused("this session was answered before")
-        mechanism = self._mechanism(message.query, message.variance)
-        try:
-            self.ledger.check(mechanism.event, "answer")
-        except BudgetExceeded as error:
-            raise Refused(f"this client's own budget: {error}") from None
-        noisy = self._noisy_answer(message.query, mechanism)
-        step = self._participant(message.session, question, mechanism).begin(noisy)
-        waiting = Waiting(message.session, question, message.variance, message.query, step.state)
-        return _encode(waiting), step.reply
-
-    def _continue(self, state: bytes, message: Continue) -> tuple[bytes, bytes]:
-        if not state:
-            raise Refused("no sum is under way")
-        waiting = msgspec.msgpack.decode(state, type=Waiting)
-        if message.session != waiting.session:
-            raise Refused("the message belongs to another session")
-        mechanism = self._mechanism(waiting.query, waiting.variance)
-        participant = self._participant(waiting.session, waiting.question, mechanism)
-        step = participant.step(waiting.sum_state, message.body)
-        if step.releases:
-            try:
-                self.ledger.charge(mechanism.event, "answer", run=waiting.session.hex())
-            except BudgetExceeded as error:
-                raise Refused(f"this client's own budget: {error}") from None
-        return _encode(structs.replace(waiting, sum_state=step.state)), step.reply
-
-    def _in_clear(self, message: AskInClear) -> bytes:
-        query = message.query
-        if isinstance(query, LocalTraining | LocalValidation) and self.trains:
-            return _encode(query.answer(self.client))
-        try:
-            event = Unprotected(type(query).__name__)
-            self.ledger.charge(event, "answer in clear", run=message.session.hex())
-            return _encode(query.answer(self.client))
-        except BudgetExceeded as error:
-            raise Refused(f"this client's own budget: {error}") from None
-        except NothingToSay:
-            raise Refused("nothing to say") from None
-
-    def _mechanism(self, query: SumQuery, variance: float) -> SkellamMechanism:
-        try:
-            return SkellamMechanism(query.bound, self.participation, variance)
-        except ValueError as error:
-            raise Refused(str(error)) from None
-
-    def _participant(
-        self, session: bytes, question: bytes, mechanism: SkellamMechanism
-    ) -> Participant:
-        around = Round.of(session, mechanism, question)
-        if self.secure == "plain":
-            return PlainParticipant(around)
-        return MaskedParticipant(around, self.number, self.identity, self.roster)
-
-    def _noisy_answer(self, query: SumQuery, mechanism: SkellamMechanism) -> IntArray:
-        """The answer, or an abstention: whichever it is, checked and noised in the same way."""
-        try:
-            return mechanism.perturb(self._in_time(lambda: query.answer(self.client)))
-        except Exception as error:  # whatever the user's code raises must not become a drop-out
-            self.on_abstention(error)
-            return mechanism.perturb(mechanism.bound.abstention())
-
-    def _in_time(self, evaluate: Callable[[], IntArray]) -> IntArray:
-        if self.deadline is None:
-            return evaluate()
-        outcome: list[IntArray | Exception] = []
-
-        def work() -> None:
-            try:
-                outcome.append(evaluate())
-            except Exception as error:
-                outcome.append(error)
-
-        # A thread cannot be stopped; as a daemon it does not keep the process alive either.
-        worker = threading.Thread(target=work, daemon=True)
-        worker.start()
-        worker.join(self.deadline)
-        if not outcome:
-            raise TimeoutError(f"the evaluation took longer than {self.deadline:g} s")
-        found = outcome[0]
-        if isinstance(found, Exception):
-            raise found
-        return found
+class EngineFailed(Exception):
+    """The engine that carries the messages did not do its work; the text says what it said."""
 
 
 class Channel(Protocol):
@@ -294,7 +117,12 @@ class Sum:
 
 @dataclass
 class Federation:
-    """The server's side. ``variance`` is the noise that one release needs under the budget."""
+    """The server's side. ``variance`` is the noise that one release needs under the budget.
+
+    An opened total is public, so it may be written to a ``journal`` and, after a kill, read from
+    there by a run of the same name: that costs nothing. What was charged but never opened is asked
+    and charged anew.
+    """
 
     channel: Channel
     secure: SecureSum
@@ -303,6 +131,11 @@ class Federation:
     run: str
     variance: float = 0.0
     signed: bool = False
+    deadline: float = math.inf
+    setting: str = SIMULATED
+    follows: str = ""
+    """What happens next that no epsilon of ours covers."""
+    journal: Journal | None = None
     costs: dict[str, StageCost] = field(default_factory=dict)
     turnouts: list[tuple[int, int]] = field(default_factory=list)
     """How many clients each charged question asked, and how many answers it used."""
@@ -315,21 +148,29 @@ class Federation:
             TooFewClients: when too many dropped out; what was charged stays charged.
             SpoiledSum: when what clients shared does not fit together; likewise.
         """
+        place, asks = len(self.turnouts), self._digest(query, label)
+        known = self._recalled(place, asks)
+        if known:
+            self.turnouts.append((known.asked, known.answered))
+            return known
         mechanism = SkellamMechanism(query.bound, self.participation, self.variance)
         charge = self.ledger.charge(mechanism.event, label, self.run)
         session = token_bytes(SESSION_BYTES)
-        question = _encode(AskSum(VERSION, session, self.secure.name, self.variance, query))
+        question = encode(self._question(session, charge, query))
         clients = list(self.channel.clients)
         first = self._ask(EVALUATE, dict.fromkeys(clients, question))
 
         def carry(stage: str, bodies: Mapping[int, bytes]) -> Mapping[int, bytes]:
-            once = {id(body): _encode(Continue(VERSION, session, body)) for body in bodies.values()}
+            once = {id(body): encode(Continue(VERSION, session, body)) for body in bodies.values()}
             return self._ask(stage, {client: once[id(body)] for client, body in bodies.items()})
 
         around = Round.of(session, mechanism, digest(b"question", question))
         total = self.secure.total(around, first, carry)
-        self.turnouts.append((len(clients), len(total.survivors)))
-        return Sum(total.value, len(clients), len(total.survivors), charge)
+        opened = Sum(total.value, len(clients), len(total.survivors), charge)
+        if self.journal:
+            self.journal.add(place, _noted(opened, asks))
+        self.turnouts.append((opened.asked, opened.answered))
+        return opened
 
     def gather(self, query: InClear, label: str) -> list[Arrays]:
         """Everybody's answer in clear: for published baselines; books an infinite epsilon."""
@@ -341,11 +182,47 @@ class Federation:
     def collect(self, query: InClear, stage: str) -> list[Arrays]:
         """Answers in clear without a charge: for the training that follows a choice."""
         session = token_bytes(SESSION_BYTES)
-        request = _encode(AskInClear(VERSION, session, query))
+        request = encode(AskInClear(VERSION, session, query))
         replies = self._ask(stage, dict.fromkeys(self.channel.clients, request))
         if len(replies) < self.participation.threshold:
             raise TooFewClients(stage, len(replies), self.participation.threshold)
         return [msgspec.msgpack.decode(reply, type=Arrays) for reply in replies.values()]
+
+    def _question(self, session: bytes, charge: Charge, query: Sums) -> AskSum:
+        return AskSum(
+            version=VERSION,
+            session=session,
+            secure=self.secure.name,
+            clients=self.participation.clients,
+            dropout=self.participation.dropout,
+            colluding=self.participation.colluding,
+            variance=self.variance,
+            deadline=self.deadline,
+            line=bytes.fromhex(charge.digest),
+            query=query,
+        )
+
+    def _digest(self, query: Sums, label: str) -> str:
+        terms = f"{label} {self.participation} {self.variance!r}"
+        return digest(b"asked", terms.encode(), encode(query)).hex()
+
+    def _recalled(self, place: int, asks: str) -> Sum | None:
+        """The total that a killed run of this name opened at this place, if it did."""
+        noted: dict[str, Any] | None = self.journal.pieces.get(place) if self.journal else None
+        if noted is None:
+            return None
+        if noted["asks"] != asks:
+            raise ValueError(
+                f"the run {self.run!r} asked another question before it was ended; with another "
+                "plan, budget or seed, begin a new run"
+            )
+        charge = next((c for c in self.ledger.charges() if c.digest == noted["line"]), None)
+        if charge is None:
+            raise ValueError(
+                f"the ledger does not hold the charge of the run {self.run!r}; give it its own"
+            )
+        asked, answered = noted["clients"]
+        return Sum(np.array(noted["value"], dtype=np.int64), asked, answered, charge)
 
     def _ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
         cost = self.costs.setdefault(stage, StageCost())
@@ -357,6 +234,16 @@ class Federation:
         return replies
 
 
+def _noted(opened: Sum, asks: str) -> dict[str, Any]:
+    """An opened total as a line of a journal."""
+    return {
+        "asks": asks,
+        "line": opened.charge.digest,
+        "clients": [opened.asked, opened.answered],
+        "value": opened.value.tolist(),
+    }
+
+
 def local_federation(
     clients: Sequence[Client],
     participation: Participation,
@@ -366,10 +253,11 @@ def local_federation(
     *,
     secure: str = "masks",
     roster: bool = True,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     trains: bool = False,
     drops: Mapping[int, str] | None = None,
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Federation:
     """A federation in one process: real keys, real masks, one place.
 
@@ -390,7 +278,6 @@ def local_federation(
             identity=identities[number] if roster else None,
             roster=listed,
             secure=secure,
-            deadline=deadline,
             trains=trains,
             on_abstention=abstentions.append,
         )
@@ -398,4 +285,14 @@ def local_federation(
     ]
     channel = LocalChannel(endpoints, drops or {}, progress or (lambda *_: None), abstentions)
     sums: dict[str, SecureSum] = {"masks": MaskedSum(listed), "plain": PlainSum()}
-    return Federation(channel, sums[secure], ledger, participation, run, variance, signed=roster)
+    return Federation(
+        channel,
+        sums[secure],
+        ledger,
+        participation,
+        run,
+        variance,
+        signed=roster,
+        deadline=deadline,
+        journal=journal,
+    )

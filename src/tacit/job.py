@@ -8,9 +8,8 @@ was paid for.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,47 +41,101 @@ _FILES = ("plan.toml", "ledger.sqlite", "ledger.json", "result.json", "model.npz
 
 
 def run(plan: Plan, out: Path, progress: Progress) -> Result:
-    """Carry out a plan, and fill the folder ``out``."""
+    """Carry out a plan in this process, and fill the folder ``out``."""
+    check_folder(out)
+    return carry_out(plan, out, lambda parts: _local(parts, progress))
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds a run already."""
     taken = [name for name in _FILES if (out / name).exists()]
     if taken:
         raise ValueError(
             f"{out} holds a run already ({taken[0]}); allowed is a new or empty folder, since what "
             "was spent is never overwritten"
         )
-    budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
-    dataset = load(plan.task.data, Path(plan.task.data_dir) if plan.task.data_dir else None)
-    task = task_of(plan, dataset)
-    method = tuner(plan, task.initial)
-    rng = np.random.default_rng(plan.search.seed)
-    clients = clients_of(plan, dataset, task)
-    variance = noise_for(method, plan.space, budget)
 
+
+@dataclass(frozen=True)
+class Parts:
+    """What a plan comes to before anybody is asked."""
+
+    plan: Plan
+    out: Path
+    dataset: Dataset
+    task: TorchTask
+    clients: Sequence[TorchClient]
+    budget: Budget
+    method: Tuner
+    run: str
+    variance: float
+
+    @classmethod
+    def of(cls, plan: Plan, out: Path) -> Parts:
+        """Everything that can be refused is refused here."""
+        dataset = dataset_of(plan)
+        task = task_of(plan, dataset)
+        budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
+        method = tuner(plan, task.initial)
+        clients = clients_of(plan, dataset, task)
+        noise = noise_for(method, plan.space, budget)
+        return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
+
+    @property
+    def participation(self) -> Participation:
+        """Who takes part, and how many of them may fail or betray."""
+        privacy = self.plan.privacy
+        return Participation(self.plan.federation.clients, privacy.dropout, privacy.colluding)
+
+    def ledger(self) -> Ledger:
+        """A named federation's lifetime ledger; simulated clients of no name end with their run."""
+        if self.plan.federation.name:
+            return Ledger.of(self.plan.federation.name, self.budget)
+        return Ledger.create(self.out / "ledger.sqlite", "this-run", self.budget)
+
+
+def carry_out(plan: Plan, out: Path, federate: Callable[[Parts], Federation]) -> Result:
+    """Choose, train with the choice, report; ``federate`` says on which engine."""
+    parts = Parts.of(plan, out)
+    budget, method, task = parts.budget, parts.method, parts.task
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "plan.toml", plan.to_toml())
-    federation = local_federation(
-        clients,
-        Participation(plan.federation.clients, plan.privacy.dropout, plan.privacy.colluding),
-        _ledger(plan, budget, out),
-        run=run_name(method),
-        variance=variance,
-        secure=plan.federation.secure,
-        roster=plan.federation.roster,
-        deadline=plan.federation.deadline if math.isfinite(plan.federation.deadline) else None,
-        trains=True,
-        progress=progress,
-    )
+    federation = federate(parts)
+    rng = np.random.default_rng(plan.search.seed)
     outcome = method.tune(federation, plan.space, rng)
     result = conclude(method, outcome, federation, budget)
     result = replace(result, evaluation=_evaluation(task))
     _write(result, plan, out)
     if plan.task.train_rounds:
         weights = _train(plan, result, task, federation)
-        accuracy = float(task.accuracies(weights, dataset.standardise(dataset.test))[0])
+        test = parts.dataset.standardise(parts.dataset.test)
+        accuracy = float(task.accuracies(weights, test)[0])
         costs = conclude(method, outcome, federation, budget)  # with the bytes of the training
         result = replace(costs, accuracy=accuracy, evaluation=_evaluation(task))
         _save_model(weights, task, out / "model.npz")
         _write(result, plan, out)
     return result
+
+
+def _local(parts: Parts, progress: Progress) -> Federation:
+    terms = parts.plan.federation
+    return local_federation(
+        parts.clients,
+        parts.participation,
+        parts.ledger(),
+        run=parts.run,
+        variance=parts.variance,
+        secure=terms.secure,
+        roster=terms.roster,
+        deadline=terms.deadline,
+        trains=True,
+        progress=progress,
+    )
+
+
+def dataset_of(plan: Plan) -> Dataset:
+    """The data that a plan names."""
+    return load(plan.task.data, Path(plan.task.data_dir) if plan.task.data_dir else None)
 
 
 def task_of(plan: Plan, dataset: Dataset) -> TorchTask:
@@ -145,16 +198,10 @@ def tuner(plan: Plan, start: Callable[[int], Weights]) -> Tuner:
     return methods[search.method]
 
 
-def _evaluation(task: TorchTask) -> dict[str, Any]:
-    """How candidates were trained, and the most memory that this process ever held."""
-    return {**task.report(), "peak_megabytes": resident_megabytes()}
-
-
-def _ledger(plan: Plan, budget: Budget, out: Path) -> Ledger:
-    """A named federation's lifetime ledger; simulated clients of no name end with their run."""
-    if plan.federation.name:
-        return Ledger.of(plan.federation.name, budget)
-    return Ledger.create(out / "ledger.sqlite", "this-run", budget)
+def _evaluation(task: TorchTask) -> dict[str, Any] | None:
+    """How candidates were trained in this process, and the most memory that it ever held."""
+    report = task.report()
+    return {**report, "peak_megabytes": resident_megabytes()} if report["ways"] else None
 
 
 def _train(plan: Plan, result: Result, task: TorchTask, federation: Federation) -> Weights:

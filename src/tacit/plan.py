@@ -24,6 +24,7 @@ from tacit.space import SAMPLINGS, Choice, Space
 METHODS = ("vote", "random-guess", "opt", "mean-of-winners")
 DENSE = "dense"
 SECURE_SUMS = ("masks", "plain")
+ENGINES = ("local", "flower-simulation")
 DEFAULT_SPACE: dict[str, Any] = {
     "learning_rate": {"low": 1e-4, "high": 1.0, "log": True},
     "decay": {"low": 0.1, "high": 1.0},
@@ -121,7 +122,11 @@ class FederationTerms:
     name: str = _text("", "the name of a federation with a lifetime ledger, or nothing")
     secure: str = _one_of("masks", SECURE_SUMS)
     roster: bool = _flag(True)
-    deadline: float = _number(math.inf, 0.001, 1e6, ", or inf for none")
+    deadline: float = _number(math.inf, 0.001, 86_400, ", or inf for none")
+    engine: str = _one_of("local", ENGINES)
+    roster_file: str = _text("", "the roster that all nodes hold, or nothing")
+    timeout: float = _number(600.0, 1.0, 1e6, ", or inf for none")
+    wait: float = _number(120.0, 0.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -191,28 +196,32 @@ def load_plan(path: Path | None, changes: Sequence[str]) -> Plan:
     >>> load_plan(None, ["search.votes=3", "space.momentum.high=0.5"]).search.votes
     3
     """
-    table: dict[str, Any] = {}
-    if path is not None:
-        try:
-            table = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not a TOML file: {error}") from None
+    table = {} if path is None else read_table(path)
     table.setdefault("space", DEFAULT_SPACE)
     for change in changes:
         key, separator, text = change.partition("=")
         names = key.strip().split(".")
         if not separator or len(names) < 2 or not all(names):
             raise ValueError(f"--set {change!r}; allowed is section.key=value")
-        table = _with(table, names, _value(text.strip()))
+        table = with_value(table, names, _value(text.strip()))
     return read_plan(table)
 
 
-def _with(table: Mapping[str, Any], names: Sequence[str], value: Any) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """What a TOML file holds."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
+
+
+def with_value(table: Mapping[str, Any], names: Sequence[str], value: Any) -> dict[str, Any]:
+    """A table with one value changed, by the names of the tables it lies in and its own."""
     first, *rest = names
     if not rest:
         return {**table, first: value}
     inner = table.get(first, {})
-    return {**table, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value)}
+    return {**table, first: with_value(inner if isinstance(inner, Mapping) else {}, rest, value)}
 
 
 def _value(text: str) -> Any:

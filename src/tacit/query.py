@@ -77,7 +77,7 @@ class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="traini
 
     def answer(self, client: Client) -> Arrays:
         weights: Weights = tuple(array.numpy() for array in self.weights)
-        trained = _learner(client).train_many(self.configs, weights, self.epochs, self.round_number)
+        trained = learner(client).train_many(self.configs, weights, self.epochs, self.round_number)
         return tuple(map(Array.of, trained))
 
 
@@ -88,7 +88,7 @@ class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="vali
 
     def answer(self, client: Client) -> Arrays:
         weights: Weights = tuple(array.numpy() for array in self.weights)
-        return (Array.of(_learner(client).validate_many(weights)),)
+        return (Array.of(learner(client).validate_many(weights)),)
 
 
 class Array(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -127,7 +127,8 @@ def ranking(losses: FloatArray) -> list[int]:
     return [int(index) for index in np.lexsort((lots, usable))]
 
 
-def _learner(client: Client) -> Learner:
+def learner(client: Client) -> Learner:
+    """A client that can train, or a TypeError."""
     if not isinstance(client, Learner):
         raise TypeError(
             f"{type(client).__name__} cannot train: it has no train_many and validate_many"

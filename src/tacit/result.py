@@ -27,7 +27,6 @@ GRAPH_SERVER = (
     "looking at who is whose neighbour"
 )
 CURIOUS_SERVER = "honest-but-curious server"
-SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 OPEN_SERVER = "none: sums are plain, and the server sees every noisy answer"
 
 
@@ -66,6 +65,21 @@ class Privacy:
     def delta(self) -> float:
         """The delta that belongs to :attr:`epsilon`."""
         return self.guarantee.delta
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any], clients: int) -> Privacy:
+        """From plain data."""
+        guarantee = Guarantee(
+            **{name: found[name] for name in ("delta", "unit", "relation", "accounting")},
+            epsilon=float(found["epsilon"]),
+        )
+        names = ("mechanism", "server", "setting", "covers")
+        noise = ("required_variance", "delivered_variance")
+        return cls(
+            guarantee,
+            participation=Participation(clients, found["dropout"], found["colluding"]),
+            **{name: found[name] for name in (*names, *noise)},
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -107,6 +121,24 @@ class Result:
     evaluation: dict[str, Any] | None = None
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def from_json(cls, found: dict[str, Any], ledger: dict[str, Any]) -> Result:
+        """From the content of ``result.json`` and ``ledger.json``."""
+        turnout = Turnout(found["clients"]["asked"], found["clients"]["answered"])
+        return cls(
+            method=found["method"],
+            config=found["config"],
+            candidates=tuple(found["candidates"]),
+            tally=None if found["tally"] is None else tuple(found["tally"]),
+            clients=turnout,
+            privacy=Privacy.from_json(found["privacy"], found["clients"]["planned"]),
+            seconds=found["seconds"],
+            bytes=found["bytes"],
+            accuracy=found["accuracy"],
+            evaluation=found["evaluation"],
+            ledger=ledger,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``."""
         return {
@@ -115,6 +147,7 @@ class Result:
             "candidates": list(self.candidates),
             "tally": None if self.tally is None else list(self.tally),
             "clients": {
+                "planned": self.privacy.participation.clients,
                 "asked": self.clients.asked,
                 "answered": self.clients.answered,
                 "dropped": self.clients.dropped,

@@ -387,3 +387,22 @@ def print_secure_sum(result: dict[str, Any]) -> None:
             f"{growth['n_log_n_ratio']:.1f} times, the number of links "
             f"{growth['links_ratio']:.1f} times."
         )
+
+
+def flower_table(result: dict[str, Any]) -> Table:
+    """What a vote over Flower takes, beside Flower itself."""
+    table = Table(title="One private vote over Flower")
+    for heading in ("nodes", "kind", "messages", "kB up", "kB down", "Flower", "Tacit"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    for point in result["points"]:
+        table.add_row(
+            str(point["nodes"]),
+            point["kind"],
+            str(point["messages"]),
+            f"{point['bytes_up_a_node'] / 1000:.1f}",
+            f"{point['bytes_down_a_node'] / 1000:.1f}",
+            f"{point['flower_seconds']:.2f} s",
+            f"{point['our_seconds']:.2f} s",
+        )
+    table.caption = "kB: a node. Flower: as many rounds of empty messages. Tacit: what is beyond."
+    return table

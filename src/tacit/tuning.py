@@ -10,7 +10,7 @@ from secrets import token_hex
 import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation
-from tacit.privacy.accounting import Budget, calibrate, spent
+from tacit.privacy.accounting import Budget, Guarantee, calibrate, spent
 from tacit.privacy.events import compose
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -21,7 +21,6 @@ from tacit.result import (
     GRAPH_SERVER,
     OPEN_SERVER,
     SIGNED_SERVER,
-    SIMULATED,
     Privacy,
     Result,
     Turnout,
@@ -124,8 +123,8 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         mechanism="skellam" if noisy else "none",
         participation=federation.participation,
         server=_server(federation),
-        setting=SIMULATED,
-        covers=COVERS if math.isfinite(guarantee.epsilon) else COVERS_NOTHING,
+        setting=federation.setting,
+        covers=_covers(guarantee, federation),
         required_variance=federation.variance if noisy else None,
         delivered_variance=share * answered if noisy else None,
     )
@@ -142,6 +141,11 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         },
         ledger=federation.ledger.extract(federation.run),
     )
+
+
+def _covers(guarantee: Guarantee, federation: Federation) -> str:
+    covered = COVERS if math.isfinite(guarantee.epsilon) else COVERS_NOTHING
+    return f"{covered} {federation.follows}".rstrip()
 
 
 def _server(federation: Federation) -> str:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from tacit.bench import dp_hype, scaling, speed
+from tacit.bench import flower as flower_bench
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
 from tacit.bench.dp_hype_figures import figure as dp_hype_figure
@@ -35,6 +36,7 @@ from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import (
     counting_bar,
     dp_hype_table,
+    flower_table,
     print_json,
     print_secure_sum,
     print_speed,
@@ -194,6 +196,38 @@ def _table(recipe: Recipe, data_dir: Path | None, out: Path, *, fresh: bool) -> 
             if table.recipe.seeds >= recipe.seeds:
                 return table.first(recipe.seeds)
     return make_table(recipe, data_dir, out / "tables")
+
+
+@app.command("flower")
+def bench_flower(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="10 simulated clients only, instead of up to 250.")
+    ] = False,
+    deployed: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Also measure the deployment in this folder (examples/deploy/up.sh); it is "
+            "charged for one vote.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
+        "tacit-runs/bench-flower"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Messages, bytes and seconds of a private vote over Flower, beside empty messages.
+
+    Continues after a kill. Writes flower.json to the folder. Measure on a quiet machine.
+    """
+    sizes = flower_bench.QUICK_SIZES if quick else flower_bench.SIZES
+    with counting_bar("sizes") as progress:
+        result = flower_bench.run(sizes, deployed, out, progress)
+    write_whole(out / "flower.json", json_text(result) + "\n")
+    if as_json:
+        print_json(result)
+        return
+    Console(highlight=False).print(flower_table(result))
 
 
 @app.command("speed")

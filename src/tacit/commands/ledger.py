@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tacit.commands.options import AsJson, Delta, Epsilon, LedgerFile
+from tacit.membership import Membership
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
+from tacit.receipts import Disagreement, check_receipts, count_by_line, read_receipts
 from tacit.terminal import print_json, print_ledger
 
 app = typer.Typer(help="What a federation has spent.", no_args_is_help=True)
@@ -48,19 +53,83 @@ def ledger_show(path: LedgerFile, as_json: AsJson = False) -> None:
 
 
 @app.command("verify")
-def ledger_verify(path: LedgerFile, as_json: AsJson = False) -> None:
-    """Recompute every line from its stored event; exit code 1 if one does not agree."""
+def ledger_verify(
+    path: LedgerFile,
+    receipts: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="Clients' receipts, a file or a folder; repeatable."),
+    ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(metavar="ROSTER.toml", help="Whose keys signed the receipts."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute every line from its stored event; exit code 1 if one does not agree.
+
+    With receipts, check too that the ledger holds all that the clients signed for.
+
+    Example: tacit ledger verify ledger.sqlite --receipts collected --roster roster.toml
+    """
     ledger = Ledger(path)
+    audit = _audit(ledger, receipts or [], roster)
     problems = ledger.verify()
     lines = len(ledger)
     if as_json:
         print_json(
-            {"verified": not problems, "charges": lines, "problems": [vars(p) for p in problems]}
+            {
+                "verified": not problems and not (audit and audit.problems),
+                "charges": lines,
+                "problems": [vars(problem) for problem in problems],
+                **({"receipts": asdict(audit)} if audit else {}),
+            }
         )
     else:
         for problem in problems:
             typer.echo(f"line {problem.number}: {problem.found}")
-        verdict = f"{len(problems)} problem(s) found" if problems else "all agree"
-        typer.echo(f"{lines} charge(s) recomputed: {verdict}.")
-    if problems:
+        typer.echo(f"{lines} charge(s) recomputed: {_verdict(problems)}.")
+        if audit:
+            _print_audit(audit)
+    if problems or (audit and audit.problems):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Audit:
+    """What clients' receipts say about a ledger."""
+
+    checked: int
+    problems: list[Disagreement]
+    by_line: dict[int, int]
+
+
+def _audit(ledger: Ledger, receipts: list[Path], roster: Path | None) -> _Audit | None:
+    if roster is None and not receipts:
+        return None
+    if roster is None or not receipts:
+        given, missing = ("--receipts", "--roster") if receipts else ("--roster", "--receipts")
+        raise ValueError(
+            f"{given} is given without {missing}; both belong together: receipts are checked "
+            "against the keys of a roster"
+        )
+    membership, found = Membership.load(roster), read_receipts(receipts)
+    if not found:
+        raise ValueError(
+            f"there is no receipt in {', '.join(map(str, receipts))}; give the files that the "
+            "clients keep in their folders, under receipts"
+        )
+    problems = check_receipts(found, ledger, membership.roster)
+    return _Audit(len(found), problems, count_by_line(found, problems, ledger))
+
+
+def _print_audit(audit: _Audit) -> None:
+    for number, receipts in audit.by_line.items():
+        typer.echo(f"line {number}: {receipts} client(s) signed for it")
+    for problem in audit.problems:
+        typer.echo(f"{problem.file}: {problem.found}")
+    agree = f", {audit.checked - len(audit.problems)} agree" if audit.problems else ""
+    typer.echo(f"{audit.checked} receipt(s) checked{agree}: {_verdict(audit.problems)}.")
+
+
+def _verdict(problems: Sequence[object]) -> str:
+    return f"{len(problems)} problem(s) found" if problems else "all agree"

@@ -60,6 +60,8 @@ class Charge:
     alone: Guarantee
     total: Guarantee
     time: str
+    digest: str
+    """Of this line and, through it, of all lines before it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Problem:
 
 def ledger_path(federation: str) -> Path:
     """Where a federation's ledger lives: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
-    _check_name(federation)
+    check_name(federation)
     home = os.environ.get("TACIT_HOME")
     base = Path(home) if home else Path.home() / ".local" / "share" / "tacit"
     return base / "ledgers" / f"{federation}.sqlite"
@@ -120,7 +122,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     @classmethod
     def create(cls, path: Path, federation: str, budget: Budget) -> Ledger:
         """A new, empty ledger; an existing file is refused, never reset."""
-        _check_name(federation)
+        check_name(federation)
         if path.exists():
             raise LedgerError(f"{path} exists already; a ledger is never replaced: open it instead")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +145,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     @classmethod
     def in_memory(cls, federation: str, budget: Budget) -> Ledger:
         """A ledger that ends with the process: for clients that are simulated and end with it."""
-        _check_name(federation)
+        check_name(federation)
         ledger = object.__new__(cls)
         ledger.path = Path(":memory:")
         ledger._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -169,7 +171,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     @property
     def budget(self) -> Budget:
         """The budget in force: the newest one recorded."""
-        return _budget(*self._lines("budget")[-1])
+        return _budget(*self._lines("budget")[-1][:2])
 
     def __len__(self) -> int:
         """How many charges there are."""
@@ -177,7 +179,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     def charges(self) -> list[Charge]:
         """Every line of spending, oldest first."""
-        return [_charge(number, text) for number, text in self._lines("charge")]
+        return [_charge(*line) for line in self._lines("charge")]
 
     def total(self) -> Guarantee:
         """The lifetime total at the budget's delta."""
@@ -233,9 +235,9 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         previous = ""
         budget: Budget | None = None
         earlier: list[Event] = []
-        rows = self._connection.execute(
-            "SELECT number, kind, body, digest FROM line ORDER BY number"
-        ).fetchall()  # at once: an open query would keep others from committing
+        rows = self._rows()
+        if not rows:
+            return [Problem(1, "this line is missing")]
         for expected, (number, kind, body, digest) in enumerate(rows, start=1):
             if number != expected:
                 return [*problems, Problem(expected, "this line is missing")]
@@ -246,7 +248,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                 if kind == "budget":
                     budget = _budget(number, body)
                     continue
-                charge = _charge(number, body)
+                charge = _charge(number, body, digest)
             except LedgerError as error:
                 problems.append(Problem(number, str(error)))
                 continue
@@ -278,6 +280,20 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                 )
         return problems
 
+    def intact(self) -> list[Charge]:
+        """The charges before the first line that is missing, was altered or cannot be read."""
+        charges: list[Charge] = []
+        previous = ""
+        for expected, (number, kind, body, digest) in enumerate(self._rows(), start=1):
+            if number != expected or digest != _digest(previous, number, kind, body):
+                break
+            previous = digest
+            try:
+                charges += [_charge(number, body, digest)] if kind == "charge" else []
+            except LedgerError:
+                break
+        return charges
+
     def extract(self, run: str) -> dict[str, Any]:
         """One run's lines and the federation's lifetime total, for the run's folder."""
         return {
@@ -288,16 +304,22 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             "lines": [line_json(charge) for charge in self.charges() if charge.run == run],
         }
 
-    def _lines(self, kind: str) -> list[tuple[int, str]]:
+    def _rows(self) -> list[tuple[int, str, str, str]]:
         return self._connection.execute(
-            "SELECT number, body FROM line WHERE kind = ? ORDER BY number", (kind,)
+            "SELECT number, kind, body, digest FROM line ORDER BY number"
+        ).fetchall()  # at once: an open query would keep others from committing
+
+    def _lines(self, kind: str) -> list[tuple[int, str, str]]:
+        return self._connection.execute(
+            "SELECT number, body, digest FROM line WHERE kind = ? ORDER BY number", (kind,)
         ).fetchall()
 
 
-def _check_name(federation: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", federation):
+def check_name(name: str, what: str = "federation") -> None:
+    """Refuse names that cannot be part of a file's name or of a sentence."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(
-            f"federation is {federation!r}; allowed are 1 to 100 letters, digits, dots, dashes and "
+            f"{what} is {name!r}; allowed are 1 to 100 letters, digits, dots, dashes and "
             "underscores, beginning with a letter or digit"
         )
 
@@ -322,6 +344,7 @@ def line_json(charge: Charge) -> dict[str, Any]:
         "alone": vars(charge.alone),
         "total": vars(charge.total),
         "time": charge.time,
+        "digest": charge.digest,
     }
 
 
@@ -352,21 +375,23 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         ) from None
 
 
-def _append(connection: sqlite3.Connection, kind: str, body: dict[str, Any]) -> tuple[int, str]:
+def _append(
+    connection: sqlite3.Connection, kind: str, body: dict[str, Any]
+) -> tuple[int, str, str]:
     last = connection.execute(
         "SELECT number, digest FROM line ORDER BY number DESC LIMIT 1"
     ).fetchone()
     number, previous = (last[0] + 1, last[1]) if last else (1, "")
     text = json.dumps(body, sort_keys=True)
-    connection.execute(
-        "INSERT INTO line VALUES (?, ?, ?, ?)",
-        (number, kind, text, _digest(previous, number, kind, text)),
-    )
-    return int(number), text
+    line = number, kind, text, _digest(previous, number, kind, text)
+    connection.execute("INSERT INTO line VALUES (?, ?, ?, ?)", line)
+    return int(number), text, line[-1]
 
 
 def _digest(previous: str, number: int, kind: str, body: str) -> str:
-    return hashlib.sha256(json.dumps([previous, number, kind, body]).encode()).hexdigest()
+    # A forger may store bytes where texts belong; those are written as what they are not.
+    text = json.dumps([previous, number, kind, body], default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager
@@ -379,7 +404,7 @@ def _reading(number: int) -> Iterator[None]:
         ) from None
 
 
-def _charge(number: int, text: str) -> Charge:
+def _charge(number: int, text: str, digest: str) -> Charge:
     with _reading(number):
         body = json.loads(text)
         return Charge(
@@ -390,6 +415,7 @@ def _charge(number: int, text: str) -> Charge:
             alone=Guarantee(**body["alone"]),
             total=Guarantee(**body["total"]),
             time=body["time"],
+            digest=digest,
         )
 
 

@@ -1,0 +1,283 @@
+"""One client's side of a federation: it answers questions through its own noise and ledger.
+
+It trusts its own configuration (how many clients there are, the roster, the least noise, its
+ledger), not the wire, and it maps a state and a request to the next state and a reply, all bytes.
+Requests are MessagePack arrays with a version; decoding checks every type and never runs code.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct, structs
+
+from tacit.privacy.events import Unprotected
+from tacit.privacy.ledger import BudgetExceeded, Ledger
+from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.skellam import IntArray
+from tacit.query import InClear, LocalTraining, LocalValidation, NothingToSay, SumQuery, Sums
+from tacit.receipts import Receipt
+from tacit.secure.crypto import DIGEST_BYTES, digest
+from tacit.secure.masks import MaskedParticipant
+from tacit.secure.plain import PlainParticipant
+from tacit.secure.protocol import Participant, Refused, Round
+from tacit.secure.roster import Identity, Roster
+from tacit.task import Client
+
+VERSION = 2
+SESSION_BYTES = 32
+LONGEST_DEADLINE = 86_400.0
+EVALUATING = 0.9
+"""Of the time until the first reply leaves: noise and keys need some too, also of who is late."""
+
+
+class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    """A question whose answers will be summed; the reply opens the secure sum.
+
+    ``line`` is the digest of the line that the server's ledger was charged with for this question:
+    who signs a receipt for it pins that line, and all before it.
+    """
+
+    version: int
+    session: bytes
+    secure: str
+    clients: int
+    dropout: float
+    colluding: float
+    variance: float
+    deadline: float
+    line: bytes
+    query: Sums
+
+
+class Continue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+    """A later stage of a secure sum."""
+
+    version: int
+    session: bytes
+    body: bytes
+
+
+class AskInClear(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+    """A question whose answer is sent as it is."""
+
+    version: int
+    session: bytes
+    query: InClear
+
+
+class Waiting(Struct, frozen=True, array_like=True):
+    """An endpoint between two stages."""
+
+    question: bytes
+    asked: AskSum
+    sum_state: bytes
+
+
+encode = msgspec.msgpack.Encoder().encode
+_requests: msgspec.msgpack.Decoder[AskSum | Continue | AskInClear] = msgspec.msgpack.Decoder(
+    AskSum | Continue | AskInClear
+)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One client's side, as the client itself configured it.
+
+    *What leaves it.* A noisy vector is fixed before the first message of the secure sum and leaves
+    only masked, once a session, after the client's own ledger was charged; an answer in clear
+    leaves only if that ledger allows an infinite epsilon; trained weights leave only if the client
+    agreed to train. A client whose evaluation fails, comes too late or has nothing to say casts a
+    random valid answer with the same noise, so nobody can tell; and where there is a deadline, the
+    first reply leaves exactly then, however long the evaluation took.
+
+    ``participation`` None takes the server's word for how many clients there are and how many may
+    drop out or collude; ``least_share_variance`` is the least noise this client will add.
+    """
+
+    number: int
+    client: Client
+    participation: Participation | None
+    ledger: Ledger
+    identity: Identity | None = None
+    roster: Roster | None = None
+    least_share_variance: float = 0.0
+    secure: str = "masks"
+    trains: bool = False
+    punctual: bool = False
+    """Whether the first reply waits for the deadline; with a roster there must be one then."""
+    on_abstention: Callable[[Exception], None] = field(default=lambda _reason: None, repr=False)
+    on_release: Callable[[Receipt], None] = field(default=lambda _receipt: None, repr=False)
+
+    def handle(self, state: bytes, request: bytes) -> tuple[bytes, bytes]:
+        """The next state and the reply, or :class:`Refused`, which leaves everything as it was."""
+        try:
+            message = _requests.decode(request)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Refused(f"the message cannot be read: {error}") from None
+        if message.version != VERSION:
+            raise Refused(f"the message has version {message.version}; this client has {VERSION}")
+        if len(message.session) != SESSION_BYTES:
+            raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(message.session)}")
+        match message:
+            case AskSum():
+                return self._begin(state, message, digest(b"question", request))
+            case Continue():
+                return self._continue(state, message)
+            case AskInClear():
+                return state, self._in_clear(message)
+
+    def _begin(self, state: bytes, asked: AskSum, question: bytes) -> tuple[bytes, bytes]:
+        begun = time.monotonic()
+        if state and _waiting(state).asked.session == asked.session:
+            raise Refused("this session was asked before")
+        mechanism = self._accepted(asked)
+        seconds = asked.deadline * EVALUATING if self.punctual else asked.deadline
+        noisy = self._noisy_answer(asked.query, mechanism, seconds)
+        step = self._participant(asked.session, question, mechanism).begin(noisy)
+        if self.punctual and math.isfinite(asked.deadline):
+            time.sleep(max(begun + asked.deadline - time.monotonic(), 0.0))
+        return encode(Waiting(question, asked, step.state)), step.reply
+
+    def _accepted(self, asked: AskSum) -> SkellamMechanism:
+        """The noise for a question that this client is willing to answer, or :class:`Refused`."""
+        if asked.secure != self.secure:
+            raise Refused(f"the sum would be {asked.secure!r}; this client takes {self.secure!r}")
+        if len(asked.line) != DIGEST_BYTES:
+            raise Refused(f"a ledger line's digest has {DIGEST_BYTES} bytes, not {len(asked.line)}")
+        longest = LONGEST_DEADLINE if self.punctual and self.roster else math.inf
+        if not 0 < asked.deadline <= longest:
+            raise Refused(
+                f"the deadline is {asked.deadline!r}; allowed is above 0 and up to {longest:g} s"
+            )
+        if self.ledger.knows(asked.session.hex()):
+            raise Refused("this session was answered before")
+        mechanism = self._mechanism(asked)
+        if mechanism.share_variance < self.least_share_variance:
+            raise Refused(
+                f"each client would add noise of variance {mechanism.share_variance:g}; this "
+                f"client adds {self.least_share_variance:g} at least"
+            )
+        try:
+            self.ledger.check(mechanism.event, "answer")
+        except BudgetExceeded as error:
+            raise Refused(f"this client's own budget: {error}") from None
+        return mechanism
+
+    def _continue(self, state: bytes, message: Continue) -> tuple[bytes, bytes]:
+        if not state:
+            raise Refused("no sum is under way")
+        waiting = _waiting(state)
+        asked = waiting.asked
+        if message.session != asked.session:
+            raise Refused("the message belongs to another session")
+        mechanism = self._mechanism(asked)
+        participant = self._participant(asked.session, waiting.question, mechanism)
+        step = participant.step(waiting.sum_state, message.body)
+        if step.releases:
+            self._release(asked, waiting.question, mechanism)
+        return encode(structs.replace(waiting, sum_state=step.state)), step.reply
+
+    def _release(self, asked: AskSum, question: bytes, mechanism: SkellamMechanism) -> None:
+        """Charge before the vector leaves, once a session whatever became of the state."""
+        session = asked.session.hex()
+        if self.ledger.knows(session):
+            raise Refused("this session was answered before")
+        try:
+            self.ledger.charge(mechanism.event, "answer", run=session)
+        except BudgetExceeded as error:
+            raise Refused(f"this client's own budget: {error}") from None
+        if self.identity and self.roster:
+            self.on_release(
+                Receipt.signed(
+                    self.identity,
+                    self.roster,
+                    client=self.number,
+                    session=session,
+                    question=question.hex(),
+                    line=asked.line.hex(),
+                    event=mechanism.event,
+                )
+            )
+
+    def _in_clear(self, message: AskInClear) -> bytes:
+        query = message.query
+        if isinstance(query, LocalTraining | LocalValidation) and self.trains:
+            return encode(query.answer(self.client))
+        try:
+            event = Unprotected(type(query).__name__)
+            self.ledger.charge(event, "answer in clear", run=message.session.hex())
+            return encode(query.answer(self.client))
+        except BudgetExceeded as error:
+            raise Refused(f"this client's own budget: {error}") from None
+        except NothingToSay:
+            raise Refused("nothing to say") from None
+
+    def _mechanism(self, asked: AskSum) -> SkellamMechanism:
+        try:
+            said = Participation(asked.clients, asked.dropout, asked.colluding)
+            if self.participation and self.participation != said:
+                raise Refused(
+                    f"the question is for {_terms(said)}; this client knows of "
+                    f"{_terms(self.participation)}"
+                )
+            return SkellamMechanism(asked.query.bound, said, asked.variance)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+
+    def _participant(
+        self, session: bytes, question: bytes, mechanism: SkellamMechanism
+    ) -> Participant:
+        around = Round.of(session, mechanism, question)
+        if self.secure == "plain":
+            return PlainParticipant(around)
+        return MaskedParticipant(around, self.number, self.identity, self.roster)
+
+    def _noisy_answer(
+        self, query: SumQuery, mechanism: SkellamMechanism, seconds: float
+    ) -> IntArray:
+        """The answer, or an abstention: whichever it is, checked and noised in the same way."""
+        try:
+            return mechanism.perturb(_in_time(lambda: query.answer(self.client), seconds))
+        except Exception as error:  # whatever the user's code raises must not become a drop-out
+            self.on_abstention(error)
+            return mechanism.perturb(mechanism.bound.abstention())
+
+
+def _waiting(state: bytes) -> Waiting:
+    return msgspec.msgpack.decode(state, type=Waiting)
+
+
+def _terms(participation: Participation) -> str:
+    return (
+        f"{participation.clients} clients with drop-out {participation.dropout:g} and colluding "
+        f"{participation.colluding:g}"
+    )
+
+
+def _in_time(evaluate: Callable[[], IntArray], seconds: float) -> IntArray:
+    if math.isinf(seconds):
+        return evaluate()
+    outcome: list[IntArray | Exception] = []
+
+    def work() -> None:
+        try:
+            outcome.append(evaluate())
+        except Exception as error:
+            outcome.append(error)
+
+    # A thread cannot be stopped; as a daemon it does not keep the process alive either.
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if not outcome:
+        raise TimeoutError(f"the evaluation took longer than {seconds:g} s")
+    found = outcome[0]
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -1,0 +1,19 @@
+"""Tacit on Flower: the same federation over Flower's messages, in simulation and in deployment.
+
+In a ClientApp, beside its own handlers::
+
+    app = ClientApp()
+    tacit.flower.answer(app, lambda context: MyClient(context))
+
+In a ServerApp, before its own strategy::
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        result = tacit.flower.tune(grid, context, space=..., method=..., budget=...)
+        FedAvg(...).start(grid, weights, train_config=ConfigRecord(result.config), ...)
+"""
+
+from tacit.flower.client import answer
+from tacit.flower.server import tune
+
+__all__ = ["answer", "tune"]

@@ -1,0 +1,177 @@
+"""The client's side on Flower: a ClientApp that answers Tacit's questions.
+
+A node's own configuration decides what it answers: ``--node-config 'tacit="/path/to/folder"'``
+names a member's folder (:mod:`tacit.membership`). With a roster in it, the node goes by its own
+number, its own list of peers, its own least noise and budget, and keeps its state and receipts
+there. Without a folder it takes the server's word, which the result calls an honest-but-curious
+server; it then still refuses questions in clear, and remembers nothing beyond the run.
+
+Whatever happens, a node answers with a reply or a short reason that tells nothing about its data;
+an exception would end the process, and Flower would send its text to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from logging import ERROR, WARNING
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.logger import log
+
+from tacit.endpoint import Endpoint
+from tacit.flower.wire import ACTION, RECORD, Envelope, read, refusal
+from tacit.membership import Member
+from tacit.privacy.accounting import LARGEST_EPSILON, Budget
+from tacit.privacy.ledger import Ledger, LedgerError
+from tacit.privacy.skellam import FloatArray
+from tacit.query import learner
+from tacit.secure.protocol import Refused
+from tacit.sgd import Weights
+from tacit.space import Config
+from tacit.task import Client, as_client, scores
+
+MEMBER = "tacit"
+"""The key of ``--node-config`` that names a member's folder."""
+
+Behind = Callable[[Context, int], tuple[Endpoint, Member | None]]
+"""From a context and the number that the server gave the client."""
+MakeClient = Callable[[Context], Client | Callable[[Config], float]]
+
+
+def answer(app: ClientApp, client: MakeClient, *, trains: bool = False) -> None:
+    """Let a ClientApp answer Tacit's questions beside whatever else it does.
+
+    Args:
+        app: the ClientApp; it gets a handler for messages of the type ``query.tacit``.
+        client: makes the client that scores configurations, from Flower's context; a plain function
+            that returns a loss will do. It is called only when something is to be scored.
+        trains: whether this client also trains models in clear when Tacit's server asks it to;
+            not needed when a strategy of Flower does the training.
+    """
+
+    @answer_as(app)
+    def endpoint(context: Context, given: int) -> tuple[Endpoint, Member | None]:
+        folder = context.node_config.get(MEMBER)
+        member = Member.load(Path(str(folder))) if folder is not None else None
+        return endpoint_of(member, _Lazy(client, context), given, trains=trains), member
+
+
+def answer_as(app: ClientApp) -> Callable[[Behind], Behind]:
+    """Let a ClientApp answer as the endpoint, and the member, that stand behind a context."""
+
+    def decorated(behind: Behind) -> Behind:
+        @app.query(ACTION)
+        def handle(message: Message, context: Context) -> Message:
+            try:
+                content = _reply(message.content, context, behind)
+            except Refused as reason:
+                content = refusal(str(reason))
+            except Exception as error:  # the text of it might tell something about the data
+                content = refusal(f"the client could not answer ({type(error).__name__})")
+            return Message(content, reply_to=message)
+
+        return behind
+
+    return decorated
+
+
+def _reply(content: RecordDict, context: Context, behind: Behind) -> RecordDict:
+    """The content of a reply, with the next state kept before it is returned."""
+    request = read(content)
+    try:
+        endpoint, member = behind(context, request.client)
+    except (ValueError, LedgerError, OSError) as error:
+        log(ERROR, "tacit: this node's own folder is not in order: %s", error)
+        raise Refused("this client's own folder is not in order") from None
+    endpoint = replace(endpoint, on_abstention=_told_at_home)
+    kept: AbstractContextManager[_State] = member.state() if member else nullcontext(_Kept(context))
+    with kept as state:
+        before = state.read()
+        following, body = endpoint.handle(before, request.body)
+        if following != before:
+            state.write(following)
+    return Envelope(endpoint.number, body).record()
+
+
+def _told_at_home(error: Exception) -> None:
+    """Only the kind of a failure, and only in the node's own log."""
+    log(
+        WARNING,
+        "tacit: this node could not score and casts a random vote (%s)",
+        type(error).__name__,
+    )
+
+
+def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bool) -> Endpoint:
+    """The endpoint that a member's folder describes; without one, as the server says."""
+    if member is None:
+        # Sums only: an answer in clear costs more than any finite budget.
+        ledger = Ledger.in_memory("no-folder", Budget(LARGEST_EPSILON, 1e-5))
+        return Endpoint(given, client, None, ledger, trains=trains, punctual=True)
+    if member.membership is None or member.number is None:
+        return Endpoint(given, client, None, member.ledger, trains=trains, punctual=True)
+    return Endpoint(
+        number=member.number,
+        client=client,
+        participation=member.membership.participation,
+        ledger=member.ledger,
+        identity=member.identity,
+        roster=member.membership.roster,
+        least_share_variance=member.membership.least_share_variance,
+        trains=trains,
+        punctual=True,
+        on_release=member.keep,
+    )
+
+
+class _State(Protocol):
+    def read(self) -> bytes: ...
+
+    def write(self, state: bytes) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The state in Flower's context, which ends with the run or the SuperNode."""
+
+    context: Context
+
+    def read(self) -> bytes:
+        record = self.context.state.config_records.get(RECORD)
+        state = record.get("state") if record is not None else None
+        return state if isinstance(state, bytes) else b""
+
+    def write(self, state: bytes) -> None:
+        self.context.state[RECORD] = ConfigRecord({"state": state})
+
+
+@dataclass
+class _Lazy:
+    """A client that is made when it is first needed, where a failure is an abstention."""
+
+    make: MakeClient
+    context: Context
+
+    @cached_property
+    def made(self) -> Client:
+        return as_client(self.make(self.context))
+
+    def score(self, config: Config) -> float:
+        return self.made.score(config)
+
+    def score_many(self, configs: Sequence[Config]) -> FloatArray:
+        return scores(self.made, configs)
+
+    def train_many(
+        self, configs: Sequence[Config], weights: Weights, epochs: int, round_number: int
+    ) -> Weights:
+        return learner(self.made).train_many(configs, weights, epochs, round_number)
+
+    def validate_many(self, weights: Weights) -> FloatArray:
+        return learner(self.made).validate_many(weights)

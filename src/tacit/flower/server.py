@@ -1,0 +1,267 @@
+"""The server's side on Flower: tune before training, over the grid that the training will use.
+
+Settings come from the run's configuration, in the words of a plan with ``tacit.`` in
+front, so they can stand in ``[tool.flwr.app.config]`` or follow ``flwr run --run-config``::
+
+    tacit.privacy.epsilon = 1.0
+    tacit.federation.name = "clinics"
+    tacit.federation.roster_file = "/etc/tacit/roster.toml"
+
+``tacit.run.out`` names the folder for runs (default: ``runs`` beside the ledgers) and
+``tacit.run.resume`` a run that was killed. What is passed to :func:`tune` goes before settings.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from tacit.federation import Federation
+from tacit.files import json_text, write_whole
+from tacit.flower.channel import FlowerChannel
+from tacit.journal import Journal
+from tacit.membership import Membership
+from tacit.plan import Plan, read_plan, read_table, with_value
+from tacit.privacy.accounting import Budget
+from tacit.privacy.ledger import Ledger, ledger_path
+from tacit.privacy.mechanisms import Participation
+from tacit.report import render
+from tacit.result import Result
+from tacit.secure.opening import MaskedSum
+from tacit.secure.protocol import TooFewClients
+from tacit.space import Dimension, Space, as_space
+from tacit.tuners.tuner import Tuner
+from tacit.tuners.voting import Vote
+from tacit.tuning import conclude, noise_for, run_name
+
+SIMULATED_ON_FLOWER = (
+    "a simulation on Flower: one machine plays the server and all clients, and holds every key"
+)
+DEPLOYED_ON_FLOWER = "a deployment on Flower: clients are nodes of their own"
+FOLLOWS = (
+    "A strategy of Flower that trains next shows the server every client's weights in clear, and "
+    "whatever its metrics say: FedAvg's num-examples, unless it is the same for all."
+)
+DEADLINE = 60.0
+"""Seconds until evaluations are answered where a deployment sets no other deadline."""
+_PREFIX = "tacit."
+_WAIT_SECONDS = 1.0
+
+
+def tune(
+    grid: Grid,
+    context: Context,
+    *,
+    space: Space | Mapping[str, Dimension] | None = None,
+    method: Tuner | None = None,
+    budget: Budget | None = None,
+    plan: Path | None = None,
+) -> Result:
+    """Let the nodes of a grid agree on a configuration; the server sees a noisy sum only.
+
+    Writes ``result.json``, ``ledger.json`` and ``report.html`` to the run's folder and logs where.
+
+    Args:
+        grid: the grid of the ServerApp.
+        context: its context; the settings stand in ``context.run_config``.
+        space: what to tune.
+        method: how to choose; default: :class:`tacit.Vote` with the settings' candidates and votes.
+        budget: the most this call may spend.
+        plan: a plan file; the settings change it. How many clients there are comes from the roster
+            or from ``federation.clients``, otherwise all connected nodes take part.
+
+    Raises:
+        BudgetExceeded: the federation's ledger has too little left; nobody was asked.
+        TooFewClients: too many nodes are missing; nothing was released, and what was charged stays
+            charged.
+    """
+    settings = Settings.of(context.run_config, plan)
+    wanted = settings.plan.space if space is None else as_space(space)
+    terms = settings.plan.privacy
+    allowed = Budget(terms.epsilon, terms.delta) if budget is None else budget
+    search = settings.plan.search
+    if settings.plan.federation.secure != MaskedSum.name:
+        raise ValueError("federation.secure is 'plain'; allowed on Flower is 'masks'")
+    if method is None and search.method != Vote.name:
+        raise ValueError(
+            f"search.method is {search.method!r}; allowed here is {Vote.name!r}: give another "
+            "method to tune() itself"
+        )
+    chosen = Vote(search.votes, search.candidates, search.sampling) if method is None else method
+    run = settings.resume or run_name(chosen)
+    folder = settings.folder(run)
+    federation = settings.federation(grid, allowed, run, folder)
+    federation.variance = noise_for(chosen, wanted, allowed)
+    log(INFO, "tacit: run %s, results go to %s", run, folder)
+    try:
+        outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
+    finally:
+        _log_refusals(federation.channel)
+    result = conclude(chosen, outcome, federation, allowed)
+    write_results(result, settings.plan, folder)
+    log(
+        INFO,
+        "tacit: chose %s; epsilon %.4g of %g",
+        result.config,
+        result.privacy.epsilon,
+        allowed.epsilon,
+    )
+    return result
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run's configuration says about Tacit."""
+
+    plan: Plan
+    given: frozenset[str]
+    """The keys of the plan that were set, all others have their defaults."""
+    out: str = ""
+    resume: str = ""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], plan: Path | None = None) -> Settings:
+        """Settings from a plan file, if any, changed by ``context.run_config``.
+
+        Keys without ``tacit.`` in front are the app's own.
+
+        >>> Settings.of({"lr": 0.1, "tacit.search.votes": 3}).plan.search.votes
+        3
+        """
+        ours = {k.removeprefix(_PREFIX): v for k, v in config.items() if k.startswith(_PREFIX)}
+        table = read_table(plan) if plan else {}
+        for key, value in ours.items():
+            table = with_value(table, key.split("."), value)
+        run = table.pop("run", {})
+        if not isinstance(run, Mapping) or not all(isinstance(told, str) for told in run.values()):
+            raise ValueError(f"tacit.run is {run!r}; allowed are texts: tacit.run.out, .resume")
+        unknown = set(run) - {"out", "resume"}
+        if unknown:
+            raise ValueError(f"tacit.run.{unknown.pop()} is not a setting; allowed are out, resume")
+        complete = read_plan(table)  # refuses what is no section
+        given = {f"{section}.{key}" for section, keys in table.items() for key in keys}
+        return cls(complete, frozenset(given), **run)
+
+    def folder(self, run: str) -> Path:
+        """Where a run's results and journal go."""
+        base = Path(self.out) if self.out else ledger_path("any").parent.parent / "runs"
+        return base / run
+
+    def federation(self, grid: Grid, budget: Budget, run: str, folder: Path) -> Federation:
+        """The server's side over a grid, once enough nodes are connected."""
+        terms, privacy = self.plan.federation, self.plan.privacy
+        membership = Membership.load(Path(terms.roster_file)) if terms.roster_file else None
+        expected = terms.clients if "federation.clients" in self.given else None
+        if membership:
+            if expected not in (None, len(membership.names)):
+                raise ValueError(
+                    f"{expected} clients are planned and {len(membership.names)} are on the roster"
+                )
+            participation = membership.participation
+            nodes = wait_for_nodes(grid, participation.clients, terms.wait)
+        else:
+            nodes = wait_for_nodes(grid, expected or 2, terms.wait)
+            planned = expected or len(nodes)
+            nodes = nodes[:planned]
+            participation = Participation(planned, privacy.dropout, privacy.colluding)
+        if len(nodes) < participation.threshold:
+            raise TooFewClients("connect", len(nodes), participation.threshold)
+        simulated = is_simulation(grid)
+        deadline = terms.deadline
+        if "federation.deadline" not in self.given and not simulated:
+            deadline = DEADLINE
+        folder.mkdir(parents=True, exist_ok=True)
+        return Federation(
+            FlowerChannel(
+                grid,
+                nodes,
+                participation.clients,
+                deadline,
+                terms.timeout,
+                Progress().report,
+                signed=membership is not None,
+            ),
+            MaskedSum(membership.roster if membership else None),
+            self._ledger(budget, folder, membership, simulated=simulated),
+            participation,
+            run,
+            signed=membership is not None,
+            deadline=deadline,
+            setting=SIMULATED_ON_FLOWER if simulated else DEPLOYED_ON_FLOWER,
+            follows=FOLLOWS,
+            journal=Journal(folder, {"run": run}),
+        )
+
+    def _ledger(
+        self, budget: Budget, folder: Path, membership: Membership | None, *, simulated: bool
+    ) -> Ledger:
+        """The federation's lifetime ledger; only simulated clients may end with their run."""
+        name = self.plan.federation.name or (membership.federation if membership else "")
+        if name:
+            return Ledger.of(name, budget)
+        if not simulated:
+            raise ValueError(
+                "federation.name is empty; real clients need a ledger that outlives the run: set "
+                "tacit.federation.name to the federation's name"
+            )
+        path = folder / "ledger.sqlite"
+        return Ledger(path) if path.exists() else Ledger.create(path, "this-run", budget)
+
+
+def wait_for_nodes(grid: Grid, expected: int, seconds: float) -> list[int]:
+    """The connected nodes in order, as soon as there are enough of them or the time is up."""
+    begun = time.monotonic()
+    told = -1
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) >= expected or time.monotonic() - begun >= seconds:
+            return nodes
+        if len(nodes) != told:
+            told = len(nodes)
+            log(INFO, "tacit: %d of %d nodes are connected, waiting", told, expected)
+        time.sleep(_WAIT_SECONDS)
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether a grid belongs to Flower's simulation, where one machine plays everybody."""
+    from flwr.superlink.grid import InMemoryGrid
+
+    return isinstance(grid, InMemoryGrid)
+
+
+@dataclass
+class Progress:
+    """Lines in the log: stage, nodes answered, seconds; a few each stage, the last one always."""
+
+    every: float = 10.0
+    last: float = -math.inf
+
+    def report(self, stage: str, answered: int, asked: int, seconds: float) -> None:
+        now = time.monotonic()
+        if answered in (0, asked) or now - self.last >= self.every:
+            self.last = now
+            log(INFO, "tacit: %s: %d of %d nodes answered, %.0f s", stage, answered, asked, seconds)
+
+
+def write_results(result: Result, plan: Plan, folder: Path) -> None:
+    """The files of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = result.to_json()
+    write_whole(folder / "ledger.json", json_text(result.ledger) + "\n")
+    write_whole(folder / "result.json", json_text(document) + "\n")
+    write_whole(folder / "report.html", render(document, plan.to_toml(), result.ledger))
+
+
+def _log_refusals(channel: Any) -> None:
+    for reason, times in channel.refusals.items():
+        log(WARNING, "tacit: %d node(s) refused at %s", times, reason)

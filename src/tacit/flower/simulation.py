@@ -1,0 +1,174 @@
+"""A plan on Flower's simulation: the same run as in one process, over Flower's messages.
+
+The apps below are what Flower runs; they find the plan in the folder of the run. With a roster
+every simulated client is a member with a folder of its own (:mod:`tacit.membership`), so that its
+ledger and its receipts can be looked at afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from tacit.endpoint import Endpoint
+from tacit.federation import EngineFailed, Federation
+from tacit.federation import Progress as StageProgress
+from tacit.files import write_whole
+from tacit.flower.channel import FlowerChannel
+from tacit.flower.client import answer_as, endpoint_of
+from tacit.flower.processes import (
+    run_app,
+    simulated_nodes,
+    simulating_superlink,
+    write_app,
+)
+from tacit.flower.server import SIMULATED_ON_FLOWER, Progress, wait_for_nodes
+from tacit.job import Parts, carry_out, check_folder
+from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
+from tacit.plan import Plan, load_plan
+from tacit.privacy.accounting import Budget
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
+from tacit.result import Result
+from tacit.secure.opening import MaskedSum
+from tacit.secure.roster import Roster
+
+_PROGRESS = re.compile(r"tacit: (\w+): (\d+) of (\d+) nodes answered")
+
+
+def run(plan: Plan, out: Path, progress: StageProgress) -> Result:
+    """Carry out a plan on Flower's simulation, and fill the folder ``out``."""
+    check_folder(out)
+    if plan.federation.secure == "plain":
+        raise ValueError(
+            "federation.secure is 'plain'; allowed on Flower is 'masks': a plain sum would show "
+            "every noisy answer to whoever carries it"
+        )
+    parts = Parts.of(plan, out)  # refuses what cannot be run before any process is started
+    flower = (out / "flower").resolve()
+    app = write_app(
+        flower / "app",
+        server="tacit.flower.simulation:server_app",
+        client="tacit.flower.simulation:client_app",
+        folder=str(out.resolve()),
+    )
+    write_whole(flower / "plan.toml", plan.to_toml())
+    if plan.federation.roster:
+        name = plan.federation.name or "this-run"
+        make_members(out / "members", name, parts.participation, parts.variance, parts.budget)
+
+    def show(line: str) -> None:
+        found = _PROGRESS.search(line)
+        if found:
+            progress(found[1], int(found[2]), int(found[3]))
+
+    with simulating_superlink(flower / "home"):
+        options = simulated_nodes(plan.federation.clients)
+        run_app(app, flower / "home", options=options, line=show)
+    failed = flower / "failed.txt"
+    if failed.exists():
+        raise EngineFailed(failed.read_text())
+    return Result.from_json(
+        json.loads((out / "result.json").read_text()), json.loads((out / "ledger.json").read_text())
+    )
+
+
+def make_members(
+    folder: Path, federation: str, participation: Participation, variance: float, budget: Budget
+) -> None:
+    """A folder with a key, the common roster and a ledger for every simulated client."""
+    names = [member_name(number) for number in range(participation.clients)]
+    identities = [new_key(folder / name) for name in names]
+    membership = Membership(
+        federation,
+        tuple(names),
+        Roster(tuple(identity.public_key for identity in identities)),
+        participation.dropout,
+        participation.colluding,
+        least_share_variance=variance / participation.guaranteed,
+    )
+    for name in names:
+        write_whole(folder / name / ROSTER, membership.to_toml())
+        Ledger.create(folder / name / LEDGER, federation, budget)
+
+
+def member_name(number: int) -> str:
+    """What a simulated client is called."""
+    return f"client-{number:04d}"
+
+
+@lru_cache(maxsize=1)
+def _parts(folder: Path) -> Parts:
+    return Parts.of(load_plan(folder / "flower" / "plan.toml", ()), folder)
+
+
+def _folder(context: Context) -> Path:
+    return Path(str(context.run_config["folder"]))
+
+
+def member_of(folder: Path, number: int) -> Member | None:
+    """A simulated client's own folder, if the run has a roster."""
+    own = folder / "members" / member_name(number)
+    return Member.load(own) if own.exists() else None
+
+
+client_app = ClientApp()
+
+
+@answer_as(client_app)
+def simulated_endpoint(context: Context, given: int) -> tuple[Endpoint, Member | None]:
+    """One simulated client; nobody's privacy is at stake, so it does not wait for deadlines."""
+    folder = _folder(context)
+    number = int(str(context.node_config["partition-id"]))
+    member = member_of(folder, number)
+    client = _parts(folder).clients[number]
+    endpoint = endpoint_of(member, client, number if member else given, trains=True)
+    return replace(endpoint, punctual=False), member
+
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """The server of a simulated run; why it failed is left in a file for the command."""
+    folder = _folder(context)
+    try:
+        plan = load_plan(folder / "flower" / "plan.toml", ())
+        carry_out(plan, folder, lambda parts: _federation(grid, parts))
+    except Exception as error:
+        write_whole(folder / "flower" / "failed.txt", f"{error}")
+        raise
+
+
+def _federation(grid: Grid, parts: Parts) -> Federation:
+    terms, participation = parts.plan.federation, parts.participation
+    member = member_of(parts.out, 0)
+    roster = member.membership.roster if member and member.membership else None
+    nodes = wait_for_nodes(grid, participation.clients, terms.wait)
+    return Federation(
+        FlowerChannel(
+            grid,
+            nodes,
+            participation.clients,
+            terms.deadline,
+            terms.timeout,
+            Progress().report,
+            signed=roster is not None,
+        ),
+        MaskedSum(roster),
+        parts.ledger(),
+        participation,
+        parts.run,
+        parts.variance,
+        signed=roster is not None,
+        deadline=terms.deadline,
+        setting=SIMULATED_ON_FLOWER,
+    )

@@ -1,0 +1,297 @@
+"""The roster file that all members of a federation hold, and one member's own folder.
+
+A roster says who takes part (Ed25519 keys), how many may drop out or collude, and the least noise a
+member adds; it reaches the members outside of the protocol, and they compare its digest by
+telephone. A member's folder holds its key, the roster, its own ledger, its receipts, and the state
+of the sum under way::
+
+    node.key        the secret key (made by `tacit roster key`)
+    node.pub        the public key, to be sent to whoever makes the roster
+    roster.toml     the roster (made by `tacit roster make`)
+    ledger.sqlite   the member's own budget and spending (made by `tacit ledger create`)
+    receipts/       what it took part in, signed
+    state           of the sum under way; written before the reply leaves, so that no crash makes
+                    it answer twice
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from tacit.files import write_whole
+from tacit.privacy.ledger import Ledger, check_name
+from tacit.privacy.mechanisms import Participation
+from tacit.receipts import Receipt
+from tacit.secure.crypto import digest
+from tacit.secure.protocol import Refused
+from tacit.secure.roster import Identity, Roster
+
+KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
+_PREFIX = "tacit-ed25519"
+_KEYS = {"federation", "dropout", "colluding", "least_share_variance", "members"}
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a roster file says. Members are numbered in its order.
+
+    >>> anna, ben, cleo = (Identity.new() for _ in range(3))
+    >>> keys = {"anna": anna.public_key, "ben": ben.public_key, "cleo": cleo.public_key}
+    >>> roster = Membership("clinics", tuple(keys), Roster(tuple(keys.values())), 0.0, 0.0, 12.5)
+    >>> roster.number_of(ben), roster.participation.threshold
+    (1, 3)
+    >>> Membership.from_toml(roster.to_toml()) == roster
+    True
+    """
+
+    federation: str
+    names: tuple[str, ...]
+    roster: Roster
+    dropout: float
+    colluding: float
+    least_share_variance: float
+
+    def __post_init__(self) -> None:
+        check_name(self.federation)
+        for name in self.names:
+            check_name(name, "a member's name")
+        if len(self.names) != len(self.roster.keys) or len(set(self.names)) != len(self.names):
+            raise ValueError("a roster names each of its members once")
+        if not 0 <= self.least_share_variance < float("inf"):
+            raise ValueError(
+                f"least_share_variance is {self.least_share_variance!r}; allowed is a finite "
+                "number from 0"
+            )
+        self.participation  # noqa: B018  # refuses numbers that cannot be
+
+    @property
+    def participation(self) -> Participation:
+        """How many take part, and how many of them may fail or betray."""
+        return Participation(len(self.names), self.dropout, self.colluding)
+
+    @property
+    def digest(self) -> str:
+        """Of all that the roster says; members compare it by telephone."""
+        return digest(b"roster", self.to_toml().encode()).hex()
+
+    def number_of(self, identity: Identity) -> int:
+        """Which member this key belongs to."""
+        key = identity.public_key
+        if key not in self.roster.keys:
+            raise ValueError(
+                f"the key {write_public(key)} is not on the roster of {self.federation!r}; send "
+                "the public key to whoever makes the roster"
+            )
+        return self.roster.keys.index(key)
+
+    def to_toml(self) -> str:
+        """The file's text."""
+        import tomli_w
+
+        keys = zip(self.names, self.roster.keys, strict=True)
+        return tomli_w.dumps(
+            {
+                "federation": self.federation,
+                "dropout": self.dropout,
+                "colluding": self.colluding,
+                "least_share_variance": self.least_share_variance,
+                "members": {name: write_public(key) for name, key in keys},
+            }
+        )
+
+    @classmethod
+    def from_toml(cls, text: str) -> Membership:
+        """What a file says, or a ValueError that names what is wrong."""
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"not a TOML file: {error}") from None
+        for name in _KEYS ^ table.keys():
+            found = "is missing" if name in _KEYS else "is not a key of a roster"
+            raise ValueError(f"{name} {found}; a roster has {', '.join(sorted(_KEYS))}")
+        members = table["members"]
+        if not isinstance(table["federation"], str) or not isinstance(members, dict):
+            raise ValueError("federation must be a text and members a table of names and keys")
+        return cls(
+            table["federation"],
+            tuple(members),
+            Roster(tuple(read_public(key) for key in members.values())),
+            *(_number(table, name) for name in ("dropout", "colluding", "least_share_variance")),
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Membership:
+        """The roster in a file."""
+        if not path.is_file():
+            raise ValueError(f"no roster at {path}; make one with: tacit roster make {path} KEYS")
+        try:
+            return _parsed(path.read_text())
+        except (ValueError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> Membership:
+    """Remembered: simulated members all hold the same text."""
+    return Membership.from_toml(text)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member's folder. Without a roster in it, only the ledger speaks."""
+
+    folder: Path
+    ledger: Ledger
+    membership: Membership | None = None
+    identity: Identity | None = None
+
+    @classmethod
+    def load(cls, folder: Path) -> Member:
+        """A member as its folder describes it; whatever is missing is named."""
+        if not folder.is_dir():
+            raise ValueError(f"no folder of a member at {folder}; make it with: tacit roster key")
+        membership = identity = None
+        if (folder / ROSTER).exists() or (folder / KEY).exists():  # who has a key has a roster
+            membership = Membership.load(folder / ROSTER)
+            identity = read_key(folder / KEY)
+        member = cls(folder, Ledger(folder / LEDGER), membership, identity)
+        member.number  # noqa: B018  # refuses a key that is not on the roster
+        return member
+
+    @cached_property
+    def number(self) -> int | None:
+        """Which member of the roster this is."""
+        if self.membership is None or self.identity is None:
+            return None
+        return self.membership.number_of(self.identity)
+
+    def keep(self, receipt: Receipt) -> None:
+        """Keep a receipt."""
+        receipt.keep(self.folder / "receipts")
+
+    @contextmanager
+    def state(self) -> Iterator[StateFile]:
+        """The state of the sum under way, for one message at a time."""
+        with (self.folder / "state.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Refused("this client is answering another message") from None
+            yield StateFile(self.folder / "state")
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A state that is on disk before anything that relies on it leaves."""
+
+    path: Path
+
+    def read(self) -> bytes:
+        """The state, empty if there is none."""
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def write(self, state: bytes) -> None:
+        """Replace it durably; only the owner may read it."""
+        draft = self.path.with_name(".state")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o600)  # a draft that a kill left may have any mode
+            file.write(state)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name too: a power cut must not bring the old state back
+        finally:
+            os.close(folder)
+
+
+def new_key(folder: Path) -> Identity:
+    """Make a member's key pair; an existing one is never replaced."""
+    if (folder / KEY).exists():
+        raise ValueError(f"{folder / KEY} exists already; a key is never replaced")
+    folder.mkdir(parents=True, exist_ok=True)
+    identity = Identity.new()
+    handle = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{_PREFIX}-secret {_base64(identity.secret)}\n")
+    write_whole(folder / PUBLIC_KEY, write_public(identity.public_key) + "\n")
+    return identity
+
+
+def read_key(path: Path) -> Identity:
+    """A member's secret key, which nobody else may read."""
+    if not path.is_file():
+        raise ValueError(f"no key at {path}; make one with: tacit roster key {path.parent}")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(
+            f"{path} can be read by others (mode {mode:03o}); allowed is 600: chmod 600 {path}"
+        )
+    return Identity(_key(f"{_PREFIX}-secret", path.read_text(errors="replace"), str(path)))
+
+
+def read_public(text: str) -> bytes:
+    """A public key from its line of text."""
+    if not isinstance(text, str):
+        raise ValueError(f"a key is {text!r}; allowed is '{_PREFIX} ...'")
+    return _key(_PREFIX, text, "a public key")
+
+
+def write_public(key: bytes) -> str:
+    """A public key as a line of text."""
+    return f"{_PREFIX} {_base64(key)}"
+
+
+def named_keys(paths: Sequence[Path]) -> dict[str, bytes]:
+    """Public keys by the name of their file, or of their folder if the file is a plain node.pub."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        file = path / PUBLIC_KEY if path.is_dir() else path
+        if not file.is_file():
+            raise ValueError(f"no public key at {file}; a member makes it with: tacit roster key")
+        name = file.resolve().parent.name if file.name == PUBLIC_KEY else file.stem
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            raise ValueError(
+                f"{file} would name its member {name!r}; allowed are letters, digits, dots, dashes "
+                "and underscores: rename the file"
+            )
+        if name in found:
+            raise ValueError(f"two keys are called {name!r}; give their files different names")
+        found[name] = _key(_PREFIX, file.read_text(errors="replace"), str(file))
+    return found
+
+
+def _key(prefix: str, text: str, what: str) -> bytes:
+    kind, _, rest = text.strip().partition(" ")
+    try:
+        key = base64.b64decode(rest, validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if kind != prefix or len(key) != 32:
+        raise ValueError(f"{what} does not read '{prefix} ...' with a key of 32 bytes in base64")
+    return key
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _number(table: dict[str, Any], name: str) -> float:
+    value = table[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}; allowed is a number")
+    return float(value)

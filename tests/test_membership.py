@@ -1,0 +1,425 @@
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.endpoint import Endpoint
+from tacit.federation import Federation, LocalChannel
+from tacit.membership import (
+    KEY,
+    LEDGER,
+    PUBLIC_KEY,
+    ROSTER,
+    Member,
+    Membership,
+    StateFile,
+    named_keys,
+    new_key,
+    read_key,
+    read_public,
+    write_public,
+)
+from tacit.privacy.accounting import Budget
+from tacit.privacy.ledger import Ledger, LedgerError
+from tacit.query import Ballot
+from tacit.receipts import check_receipts, read_receipts
+from tacit.secure.opening import MaskedSum
+from tacit.secure.protocol import Refused
+from tacit.secure.roster import Identity, Roster
+from tests.federations import likes
+
+BALLOT = Ballot(tuple({"x": i / 9} for i in range(10)), votes=2)
+BUDGET = Budget(30.0, 1e-5)
+NAMES = ("anna", "ben", "cleo")
+KEYS = tuple(Identity.new().public_key for _ in NAMES)
+
+
+def membership(**changes: Any) -> Membership:
+    return replace(Membership("clinics", NAMES, Roster(KEYS), 0.1, 0.0, 12.5), **changes)
+
+
+def members(folder: Path) -> list[Path]:
+    """The folders of a federation of three, ready to take part."""
+    folders = [folder / name for name in NAMES]
+    for one in folders:
+        new_key(one)
+    keys = named_keys(folders)
+    roster = membership(names=tuple(keys), roster=Roster(tuple(keys.values())))
+    for one in folders:
+        (one / ROSTER).write_text(roster.to_toml())
+        Ledger.create(one / LEDGER, "clinics", BUDGET)
+    return folders
+
+
+def test_a_roster_survives_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "roster.toml"
+    file.write_text(membership().to_toml())
+    read = Membership.load(file)
+    assert read == membership()
+    assert read.digest == membership().digest
+    assert read.participation.threshold == 3
+
+
+def test_comments_and_spaces_do_not_alter_the_digest(tmp_path: Path) -> None:
+    file = tmp_path / "roster.toml"
+    file.write_text("# ours\n" + membership().to_toml().replace(" = ", "="))
+    assert Membership.load(file).digest == membership().digest
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"federation": "banks"},
+        {"names": ("anna", "ben", "dora")},
+        {"roster": Roster(KEYS[::-1])},
+        {"dropout": 0.2},
+        {"colluding": 0.1},
+        {"least_share_variance": 12.4},
+    ],
+)
+def test_the_digest_covers_all_that_a_roster_says(changes: dict[str, Any]) -> None:
+    assert membership(**changes).digest != membership().digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"federation": "../etc"}, "federation is '../etc'; allowed are 1 to 100 letters"),
+        ({"federation": ""}, "federation is ''"),
+        ({"names": ("anna", "ben", "\x1b[2J")}, "a member's name is '.x1b.2J'; allowed are"),
+        ({"names": ("anna", "ben", "ben")}, "names each of its members once"),
+        ({"names": ("anna", "ben")}, "names each of its members once"),
+        ({"least_share_variance": -1.0}, "least_share_variance is -1.0; allowed is a finite"),
+        ({"least_share_variance": float("nan")}, "least_share_variance is nan"),
+        ({"least_share_variance": float("inf")}, "least_share_variance is inf"),
+        ({"dropout": 1.0}, "dropout is 1.0; allowed is a fraction"),
+        ({"colluding": 0.95}, "together they must stay below 1"),
+        ({"names": ("anna",), "roster": Roster(KEYS[:1])}, "clients is 1; allowed is 2"),
+    ],
+)
+def test_a_roster_that_cannot_be_is_refused(changes: dict[str, Any], found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        membership(**changes)
+
+
+@pytest.mark.parametrize(
+    ("alter", "found"),
+    [
+        (lambda _text: "no TOML", "not a TOML file"),
+        (lambda _text: "", "is missing; a roster has colluding, dropout, federation, least"),
+        (lambda text: text.replace("dropout", "drop"), "drop"),
+        (lambda text: text + "more = 1\n", r"a key is 1; allowed is 'tacit-ed25519 \.\.\.'"),
+        (lambda text: "more = 1\n" + text, "more is not a key of a roster"),
+        (lambda text: text.replace("0.1", "true"), "dropout is True; allowed is a number"),
+        (lambda text: text.replace("0.1", '"0.1"'), "dropout is '0.1'; allowed is a number"),
+        (lambda text: text.replace('"clinics"', "7"), "federation must be a text"),
+        (lambda text: text.replace("tacit-ed25519 ", "", 1), "a public key does not read"),
+        (lambda text: text.replace("tacit-ed25519", "ssh-ed25519", 1), "does not read"),
+        (lambda text: text.replace('="', '"', 1), "32 bytes in base64"),
+        (lambda text: text.replace("12.5", "nan"), "least_share_variance is nan"),
+        (
+            lambda text: text.replace(write_public(KEYS[0]), write_public(KEYS[1])),
+            "different Ed25519 public keys",
+        ),
+    ],
+)
+def test_a_malformed_file_is_refused_by_name(
+    tmp_path: Path, alter: Callable[[str], str], found: str
+) -> None:
+    file = tmp_path / "roster.toml"
+    file.write_text(alter(membership().to_toml()))
+    with pytest.raises(ValueError, match=found) as refused:
+        Membership.load(file)
+    assert str(refused.value).startswith(str(file))
+
+
+def test_a_missing_or_binary_file_is_no_roster(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no roster at .*; make one with: tacit roster make"):
+        Membership.load(tmp_path / "roster.toml")
+    (tmp_path / "roster.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"roster\.toml: "):
+        Membership.load(tmp_path / "roster.toml")
+
+
+def test_a_key_pair_survives_its_files_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    made = new_key(tmp_path / "deep" / "anna")
+    key, public = tmp_path / "deep" / "anna" / KEY, tmp_path / "deep" / "anna" / PUBLIC_KEY
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert read_key(key).secret == made.secret
+    assert read_public(public.read_text()) == made.public_key
+    assert write_public(made.public_key) + "\n" == public.read_text()
+
+
+def test_a_key_is_never_replaced(tmp_path: Path) -> None:
+    made = new_key(tmp_path)
+    with pytest.raises(ValueError, match=r"node\.key exists already; a key is never replaced"):
+        new_key(tmp_path)
+    assert read_key(tmp_path / KEY).secret == made.secret
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o602, 0o610, 0o777])
+def test_a_key_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
+    new_key(tmp_path)
+    (tmp_path / KEY).chmod(mode)
+    with pytest.raises(ValueError, match=rf"mode {mode:03o}\); allowed is 600: chmod 600"):
+        read_key(tmp_path / KEY)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_key_that_only_its_owner_can_reach_is_read(tmp_path: Path, mode: int) -> None:
+    made = new_key(tmp_path)
+    (tmp_path / KEY).chmod(mode)
+    assert read_key(tmp_path / KEY).secret == made.secret
+
+
+@pytest.mark.parametrize("text", [b"", b"junk", b"tacit-ed25519-secret AAAA", b"\xff\xfe", b"\x00"])
+def test_a_malformed_key_is_refused_without_showing_it(tmp_path: Path, text: bytes) -> None:
+    new_key(tmp_path)
+    (tmp_path / KEY).write_bytes(text)
+    with pytest.raises(ValueError, match=r"node\.key does not read 'tacit-ed25519-secret \.\.\.'"):
+        read_key(tmp_path / KEY)
+    with pytest.raises(ValueError, match=r"no key at .*; make one with: tacit roster key"):
+        read_key(tmp_path / "none" / KEY)
+
+
+def test_a_secret_key_is_not_taken_for_a_public_one(tmp_path: Path) -> None:
+    secret = new_key(tmp_path).secret
+    with pytest.raises(ValueError, match="does not read") as refused:
+        named_keys([tmp_path / KEY])
+    assert write_public(secret).split()[1] not in str(refused.value)
+
+
+def test_members_are_called_as_their_file_or_folder(tmp_path: Path) -> None:
+    anna, ben = new_key(tmp_path / "anna"), new_key(tmp_path / "mail")
+    (tmp_path / "mail" / PUBLIC_KEY).rename(tmp_path / "ben.pub")
+    found = named_keys([tmp_path / "anna", tmp_path / "ben.pub"])
+    assert found == {"anna": anna.public_key, "ben": ben.public_key}
+    assert named_keys([tmp_path / "anna" / PUBLIC_KEY]) == {"anna": anna.public_key}
+
+
+def test_keys_that_cannot_be_listed_are_refused_by_name(tmp_path: Path) -> None:
+    for folder in ("anna", "other/anna", "a b"):
+        new_key(tmp_path / folder)
+    with pytest.raises(ValueError, match="two keys are called 'anna'"):
+        named_keys([tmp_path / "anna", tmp_path / "other" / "anna"])
+    with pytest.raises(ValueError, match=r"would name its member 'a b'; .*rename the file"):
+        named_keys([tmp_path / "a b"])
+    with pytest.raises(ValueError, match=r"no public key at .*none; a member makes it with"):
+        named_keys([tmp_path / "none"])
+    (tmp_path / "cleo.pub").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"cleo\.pub does not read 'tacit-ed25519 \.\.\.'"):
+        named_keys([tmp_path / "anna", tmp_path / "cleo.pub"])
+
+
+def test_a_member_is_what_its_folder_says(tmp_path: Path) -> None:
+    for number, folder in enumerate(members(tmp_path)):
+        member = Member.load(folder)
+        assert (member.number, member.ledger.budget) == (number, BUDGET)
+        assert member.membership
+        assert member.membership.names == NAMES
+
+
+def test_what_is_missing_in_a_members_folder_is_named(tmp_path: Path) -> None:
+    anna, ben, _ = members(tmp_path)
+    with pytest.raises(ValueError, match=r"no folder of a member at .*; make it with"):
+        Member.load(tmp_path / "none")
+    (ben / KEY).unlink()
+    with pytest.raises(ValueError, match="no key at"):
+        Member.load(ben)
+    new_key(ben)
+    with pytest.raises(ValueError, match="is not on the roster of 'clinics'; send the public key"):
+        Member.load(ben)
+    (anna / LEDGER).unlink()
+    with pytest.raises(LedgerError, match="no ledger at"):
+        Member.load(anna)
+
+
+def test_a_folder_without_a_roster_has_only_a_ledger(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / LEDGER, "clinics", BUDGET)
+    member = Member.load(tmp_path)
+    assert (member.membership, member.identity, member.number) == (None, None, None)
+
+
+def test_a_state_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:
+    state = StateFile(tmp_path / "state")
+    assert state.read() == b""
+    (tmp_path / ".state").touch(mode=0o644)  # a draft that somebody left
+    for text in (b"a longer state", b"short", b""):
+        state.write(text)
+        assert state.read() == text
+        assert stat.S_IMODE(state.path.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_state_is_on_disk_under_its_name_before_write_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, swap = os.fsync, os.replace
+
+    def fsync(handle: int) -> None:
+        found = os.fstat(handle)
+        done.append("folder" if stat.S_ISDIR(found.st_mode) else f"{found.st_size} bytes")
+        sync(handle)
+
+    def exchange(source: Path, target: Path) -> None:
+        done.append("name")
+        swap(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", exchange)
+    monkeypatch.setattr(Path, "replace", exchange)
+    StateFile(tmp_path / "state").write(b"seven b")
+    assert done == ["7 bytes", "name", "folder"]
+
+
+def test_a_kill_while_writing_leaves_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = StateFile(tmp_path / "state")
+    state.write(b"old")
+
+    def killed(_handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        state.write(b"new")
+    assert state.read() == b"old"
+
+
+def test_a_member_answers_one_message_at_a_time(tmp_path: Path) -> None:
+    folder = members(tmp_path)[0]
+    with Member.load(folder).state() as state:
+        state.write(b"under way")
+        with (
+            pytest.raises(Refused, match="answering another message"),
+            Member.load(folder).state(),
+        ):
+            pass
+    with Member.load(folder).state() as state:
+        assert state.read() == b"under way"
+
+
+def test_a_message_that_failed_does_not_keep_the_lock(tmp_path: Path) -> None:
+    member = Member.load(members(tmp_path)[0])
+    with pytest.raises(Refused, match="no sum is under way"), member.state():
+        raise Refused("no sum is under way")
+    with member.state() as state:
+        assert state.read() == b""
+
+
+def endpoint_of(folder: Path) -> tuple[Endpoint, Member]:
+    """The endpoint as a fresh process would build it."""
+    member = Member.load(folder)
+    assert member.membership
+    assert member.number is not None
+    endpoint = Endpoint(
+        number=member.number,
+        client=likes(0.5),
+        participation=member.membership.participation,
+        ledger=member.ledger,
+        identity=member.identity,
+        roster=member.membership.roster,
+        least_share_variance=member.membership.least_share_variance,
+        on_release=member.keep,
+    )
+    return endpoint, member
+
+
+class InFolders:
+    """A channel whose clients hold nothing but their folders; keeps all requests and states."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self.folders = folders
+        self.clients = range(len(folders))
+        self.seen: dict[str, tuple[bytes, bytes]] = {}
+        """Client 0's state and request, by stage."""
+
+    def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        return {client: self.handle(client, stage, body) for client, body in requests.items()}
+
+    def handle(self, client: int, stage: str, request: bytes) -> bytes:
+        endpoint, member = endpoint_of(self.folders[client])
+        with member.state() as state:
+            before = state.read()
+            if client == 0:
+                self.seen.setdefault(stage, (before, request))
+            following, reply = endpoint.handle(before, request)
+            state.write(following)
+        return reply
+
+
+def held_vote(folder: Path) -> tuple[Federation, InFolders]:
+    folders = members(folder)
+    roster = Membership.load(folders[0] / ROSTER)
+    ledger = Ledger.create(folder / "server.sqlite", "clinics", BUDGET)
+    channel = InFolders(folders)
+    federation = Federation(
+        channel, MaskedSum(roster.roster), ledger, roster.participation, "run", 139.0, signed=True
+    )
+    federation.sum(BALLOT, "vote")
+    return federation, channel
+
+
+def test_members_that_forget_all_but_their_folder_hold_a_vote(tmp_path: Path) -> None:
+    federation, channel = held_vote(tmp_path)
+    assert federation.sum(BALLOT, "again").answered == 3
+    roster = Membership.load(channel.folders[0] / ROSTER).roster
+    receipts = read_receipts([folder / "receipts" for folder in channel.folders])
+    assert len(receipts) == 6
+    assert check_receipts(receipts, federation.ledger, roster) == []
+    assert all(len(Ledger(folder / LEDGER)) == 2 for folder in channel.folders)
+
+
+def test_a_session_is_not_released_again_after_its_state_was_rolled_back(tmp_path: Path) -> None:
+    """A restored backup, or a server that sends a stage again: the ledger remembers."""
+    _, channel = held_vote(tmp_path)
+    anna = channel.folders[0]
+    for stage in ("evaluate", "seal"):
+        state, request = channel.seen[stage]
+        StateFile(anna / "state").write(state)
+        with pytest.raises(Refused, match="this session was answered before"):
+            channel.handle(0, stage, request)
+        assert StateFile(anna / "state").read() == state
+    assert len(Ledger(anna / LEDGER)) == 1
+    assert len(read_receipts([anna / "receipts"])) == 1
+
+
+def test_a_stage_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    _, channel = held_vote(tmp_path)
+    for stage in ("share", "seal", "confirm", "open"):
+        with pytest.raises(Refused, match="does not follow 'Done'"):
+            channel.handle(0, stage, channel.seen[stage][1])
+
+
+def test_an_endpoint_in_process_refuses_an_old_state_too(tmp_path: Path) -> None:
+    """The same through a LocalChannel, whose states are in memory."""
+    federation, folders = held_vote(tmp_path)
+    kept: dict[str, tuple[bytes, bytes]] = {}
+
+    class Remembering(LocalChannel):
+        def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+            kept[stage] = self._states[0], requests[0]
+            return super().ask(stage, requests)
+
+    endpoints = [endpoint_of(folder)[0] for folder in folders.folders]
+    replace(federation, channel=Remembering(endpoints)).sum(BALLOT, "vote")
+    before = len(endpoints[0].ledger)
+    for _ in range(2):
+        with pytest.raises(Refused, match="this session was answered before"):
+            endpoints[0].handle(*kept["seal"])
+    assert len(endpoints[0].ledger) == before == 2
+
+
+def test_a_member_refuses_less_noise_than_its_roster_says(tmp_path: Path) -> None:
+    federation, channel = held_vote(tmp_path)
+    with pytest.raises(Refused, match=r"noise of variance 12; this client adds 12\.5 at least"):
+        replace(federation, variance=24.0).sum(BALLOT, "vote")
+    assert all(len(Ledger(folder / LEDGER)) == 1 for folder in channel.folders)
