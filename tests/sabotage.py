@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tacit import endpoint
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import crypto, masks, opening, protocol, setup
 
@@ -106,6 +109,27 @@ def low_threshold() -> None:
     setattr(mechanisms.Participation, "threshold", property(lambda self: real(self) - 1))  # noqa: B010
 
 
+def forgetful_client() -> None:
+    """A client relies on its state alone to know what it answered."""
+    setattr(ledger.Ledger, "knows", lambda _self, _run: False)  # noqa: B010
+
+
+def unasked_deadline() -> None:
+    """The first answer leaves as soon as it is ready."""
+    setattr(time, "sleep", lambda _seconds: None)  # noqa: B010
+
+
+def trusting_client() -> None:
+    """A client believes whatever the server says about numbers, noise and the threshold."""
+    begin = endpoint.Endpoint.handle
+
+    def believing(self: endpoint.Endpoint, state: bytes, request: bytes) -> tuple[bytes, bytes]:
+        believes = dataclasses.replace(self, participation=None, least_share_variance=0.0)
+        return begin(believes, state, request)
+
+    setattr(endpoint.Endpoint, "handle", believing)  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
@@ -128,6 +152,17 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             low_threshold,
             "secure/test_masks.py::test_one_survivor_below_the_threshold_opens_nothing",
+        ),
+        (
+            forgetful_client,
+            "flower/test_asking_twice.py::"
+            "test_a_member_whose_state_was_set_back_does_not_seal_twice",
+        ),
+        (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
+        (
+            trusting_client,
+            "flower/test_malicious_server.py::"
+            "test_a_lie_is_refused_by_name_and_nothing_opens[shrinks the noise]",
         ),
     )
 }

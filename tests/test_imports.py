@@ -50,7 +50,7 @@ LAYERS = (
         "bench.votes",
         "terminal",
     ),
-    ("commands.options",),
+    ("checkup", "commands.options"),
     ("commands.data", "commands.ledger", "commands.roster", "commands.tables"),
     ("commands.bench",),
     ("cli",),

@@ -19,7 +19,7 @@ from rich.console import Console
 
 import tacit
 from tacit.commands import bench, data, ledger, roster, tables
-from tacit.commands.options import AsJson, DataDir, Delta, Epsilon, number, whole
+from tacit.commands.options import AsJson, Colluding, DataDir, Delta, Dropout, Epsilon, whole
 from tacit.federation import EngineFailed, EvaluationFailed, Progress
 from tacit.files import json_text
 from tacit.plan import Plan, load_plan
@@ -179,20 +179,8 @@ def plan(
     ],
     epsilon: Epsilon,
     delta: Delta,
-    dropout: Annotated[
-        float,
-        typer.Option(
-            parser=number, metavar="FRACTION", help="Fraction of clients that may drop out."
-        ),
-    ] = 0.1,
-    colluding: Annotated[
-        float,
-        typer.Option(
-            parser=number,
-            metavar="FRACTION",
-            help="Fraction of clients that may tell the server their noise.",
-        ),
-    ] = 0.0,
+    dropout: Dropout = 0.1,
+    colluding: Colluding = 0.0,
     good: Annotated[
         int | None,
         typer.Option(

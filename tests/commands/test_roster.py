@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tacit.checkup import Checkup
 from tacit.cli import app
-from tacit.commands.roster import Checkup
 from tacit.membership import (
     KEY,
     LEDGER,

@@ -61,6 +61,18 @@ Alpha = Annotated[
         help="Dirichlet concentration (dirichlet, quantity-skew): smaller is more skewed.",
     ),
 ]
+Dropout = Annotated[
+    float,
+    typer.Option(parser=number, metavar="FRACTION", help="Fraction of clients that may drop out."),
+]
+Colluding = Annotated[
+    float,
+    typer.Option(
+        parser=number,
+        metavar="FRACTION",
+        help="Fraction of clients that may tell the server their noise.",
+    ),
+]
 Percent = Annotated[
     float,
     typer.Option(

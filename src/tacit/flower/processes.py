@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,7 +50,7 @@ def process(
     """A program in a process group of its own, which is ended with all its children."""
     with log.open("ab") as out:
         started = subprocess.Popen(  # noqa: S603  # our own command
-            command,
+            [*_ends_with_us(), *command],
             env=variables,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -60,6 +61,11 @@ def process(
         yield started
     finally:
         end(started)
+
+
+def _ends_with_us() -> list[str]:
+    """How to start a program that is ended even if this process is killed, where that is known."""
+    return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 
 def end(started: subprocess.Popen[bytes]) -> None:
@@ -127,7 +133,7 @@ def run_app(
     line: Callable[[str], None] = lambda _line: None,
 ) -> None:
     """``flwr run`` on a home's default SuperLink, line by line, until the run has ended."""
-    command = ["flwr", "run", str(app), "--stream", *options]
+    command = [*_ends_with_us(), "flwr", "run", str(app), "--stream", *options]
     said: list[str] = []
     with subprocess.Popen(  # noqa: S603  # our own command
         command,
