@@ -85,21 +85,19 @@ class Recipe:
         }.get(self.partition)
         kind = self.partition if parameter is None else f"{self.partition}{parameter:g}"
         plain = Recipe(self.data)
-        rest = {
+        words = {
             "grid": self.grid,
             "network": self.network,
-            "examples": self.examples,
-            "test_examples": self.test_examples,
-            "validation": self.validation,
-            "batch": self.batch,
-            "epochs": self.epochs,
-            "rounds": self.rounds,
-            "smallest": self.smallest,
+            "examples": f"ex{self.examples}",
+            "test_examples": f"test{self.test_examples}",
+            "validation": f"val{self.validation:g}",
+            "batch": f"batch{self.batch}",
+            "epochs": f"ep{self.epochs}",
+            "rounds": f"r{self.rounds}",
+            "smallest": f"min{self.smallest}",
         }
         extra = [
-            f"{name}-{value}" if isinstance(value, int | float) else str(value)
-            for name, value in rest.items()
-            if value != getattr(plain, name)
+            word for name, word in words.items() if getattr(self, name) != getattr(plain, name)
         ]
         return "-".join([self.data, kind, f"n{self.clients}", *extra])
 

@@ -101,6 +101,9 @@ def make_table(recipe: Recipe, data_dir: Path | None, out: Path) -> ScoreTable:
     return table
 
 
+_LIST_WIDTH = 110
+
+
 @app.command("list")
 def list_(out: Folder = FOLDER, as_json: AsJson = False) -> None:
     """The tables that come with Tacit, and those made here."""
@@ -124,7 +127,9 @@ def list_(out: Folder = FOLDER, as_json: AsJson = False) -> None:
             f"{row['mean_accuracy']:.1%}",
             "here" if row["table"] in made else "Tacit",
         )
-    Console(highlight=False).print(shown)
+    console = Console(highlight=False)
+    console.width = max(console.width, _LIST_WIDTH)  # better wrapped by the terminal than cut
+    console.print(shown)
 
 
 @app.command("show")
