@@ -27,7 +27,7 @@ def test_dp_hype_reads_a_table_that_tacit_brings(tmp_path: Path) -> None:
 def test_dp_hype_trains_what_is_missing_once(tmp_path: Path) -> None:
     options = ["--data", "digits", "--clients", "4", "--quick", "--repeats", "20"]
     first = document(tacit("bench", "dp-hype", *options, "--json", folder=tmp_path))
-    assert first["recipe"]["examples"] == 200
+    assert first["recipe"]["examples"] == 120
     tables = tmp_path / "tacit-runs" / "bench-dp-hype" / "tables"
     (table,) = tables.glob("*.npz")
     written = table.stat().st_mtime_ns

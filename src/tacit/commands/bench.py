@@ -138,7 +138,7 @@ def bench_dp_hype(
         bool,
         typer.Option(
             "--quick",
-            help="At most 20 clients, 200 examples, 200 test examples, 2 epochs; one round, "
+            help="At most 10 clients, 120 examples, 200 test examples, 2 epochs; one round, "
             "one seed: a stated toy size.",
         ),
     ] = False,
@@ -156,8 +156,8 @@ def bench_dp_hype(
     Example: tacit bench dp-hype --data adult --clients 100 --partition dirichlet --alpha 0.5
     """
     if quick:
-        clients, seeds, epochs, rounds = min(clients, 20), 1, min(epochs, 2), 1
-        examples, test_examples = min(examples or 200, 200), min(test_examples or 200, 200)
+        clients, seeds, epochs, rounds = min(clients, 10), 1, min(epochs, 2), 1
+        examples, test_examples = min(examples or 120, 120), min(test_examples or 200, 200)
     recipe = Recipe(
         data,
         partition_name,
