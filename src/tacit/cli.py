@@ -137,7 +137,7 @@ def new(
 ) -> None:
     """Write a Flower project that tunes privately and then trains; change task.py to your task.
 
-    Example: tacit new clinics && cd clinics && flwr run . --stream
+    Example: tacit new clinics
     """
     from tacit.flower_project import write_project
 

@@ -35,6 +35,8 @@ def run(
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Measure every size, and a deployment if one is given; goes on after a kill."""
+    import tacit.flower  # noqa: F401  # says how to get Flower where it is missing
+
     folder = folder.resolve()
     journal = Journal(folder, {"bench": "flower", "rounds": ROUNDS})
     work: dict[int, Callable[[Path], dict[str, Any]]] = {

@@ -13,6 +13,13 @@ In a ServerApp, before its own strategy::
         FedAvg(...).start(grid, weights, train_config=ConfigRecord(result.config), ...)
 """
 
+try:
+    import flwr  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(
+        "Flower is not installed; allowed is flwr 1.41: pip install 'tacit[flower]'"
+    ) from None
+
 from tacit.flower.client import answer
 from tacit.flower.server import tune
 
