@@ -109,7 +109,8 @@ def test_numbers_of_the_training_page_are_recorded() -> None:
         assert shown.groups() == (f"{row['ratio']:.1f}", f"{row['seconds']:.2f}")
     for row in recorded["halving"]:
         agreed = f"{row['agreement']:.0%} | {row['agreement_with_ties']:.0%}"
-        assert f"| {row['data']} | {row['space']} | {row['ratio']:.1f} | {agreed} |" in page
+        kind = " | ".join(str(row[k]) for k in ("data", "federation", "space", "cores"))
+        assert f"| {kind} | {row['ratio']:.1f} | {agreed} |" in page
 
 
 def test_recorded_measurements_can_be_read() -> None:

@@ -23,6 +23,7 @@ from tacit.ways import (
     Part,
     Way,
     epoch_of,
+    families,
     fastest,
     gradient_descent,
     network_arguments,
@@ -105,7 +106,7 @@ def test_small_steps_of_dense_nets_get_no_threads_of_torch() -> None:
     def threads(name: str, batch: int) -> set[int]:
         return {way.threads for way in possible(4, name, 10, batch, 1024)}
 
-    assert threads("dense", batch=8) == {1}
+    assert threads("dense", batch=4) == {1}
     assert threads("dense", batch=64) == {1, 4}, "92,703 weights x 10 candidates x 64 rows"
     assert 4 in threads("convolution", batch=8)
 
@@ -143,7 +144,7 @@ def test_pieces_hold_every_candidate_once_and_none_is_too_large(
     division: tuple[list[Config], Way],
 ) -> None:
     configs, way = division
-    found = pieces(columns(configs, {}), way)
+    found = pieces(columns(configs, {}), way, len(configs))
     assert sorted(np.concatenate(found).tolist()) == list(range(len(configs)))
     assert all(1 <= len(piece) <= way.stack for piece in found)
     assert len(found) >= min(way.workers, len(configs)) or not way.stacked
@@ -157,22 +158,24 @@ def test_families_stay_together_where_every_worker_has_one(
     division: tuple[list[Config], Way],
 ) -> None:
     configs, way = division
-    families = {config["learning_rate"] for config in configs}
-    found = pieces(columns(configs, {}), Way(False, way.workers, 1, stack=100))
+    rates_of_all = {config["learning_rate"] for config in configs}
+    found = pieces(columns(configs, {}), Way(False, way.workers, 1, stack=100), len(configs))
     rates = [{configs[candidate]["learning_rate"] for candidate in piece} for piece in found]
-    if len(families) >= way.workers:
-        assert sorted(rates, key=str) == sorted([{rate} for rate in families], key=str)
+    if len(rates_of_all) >= way.workers:
+        assert sorted(rates, key=str) == sorted([{rate} for rate in rates_of_all], key=str)
     else:
         assert len(found) == min(way.workers, len(configs))
 
 
 def test_pieces_of_the_grid_of_dp_hype() -> None:
     knobs = columns(grid("dp-hype-table"), {})
-    assert [len(piece) for piece in pieces(knobs, Way(False, 2, 1, 50))] == [5] * 20
-    assert [len(piece) for piece in pieces(knobs, Way(False, 2, 1, 3))] == [3, 2] * 20
-    assert [len(piece) for piece in pieces(knobs, Way(True, 2, 1, 50))] == [50, 50]
-    assert [len(piece) for piece in pieces(knobs, Way(True, 2, 1, 30))] == [25] * 4
-    for piece in pieces(knobs, Way(True, 2, 1, 50)):
+    assert [len(piece) for piece in pieces(knobs, Way(False, 2, 1, 50), 100)] == [5] * 20
+    assert [len(piece) for piece in pieces(knobs, Way(False, 2, 1, 3), 100)] == [3, 2] * 20
+    assert [len(piece) for piece in pieces(knobs, Way(True, 2, 1, 50), 100)] == [50, 50]
+    assert [len(piece) for piece in pieces(knobs, Way(True, 2, 1, 30), 100)] == [25] * 4
+    assert families(knobs) == 20  # one epoch of 20 models fits into one stack of 25
+    assert [len(piece) for piece in pieces(knobs, Way(True, 1, 2, 25), 20)] == [100]
+    for piece in pieces(knobs, Way(True, 2, 1, 50), 100):
         assert len(np.unique(knobs[piece, :-1], axis=0)) == 10
 
 
@@ -242,11 +245,12 @@ def test_a_network_with_another_number_of_logits_is_refused() -> None:
 
 def test_a_part_begins_with_its_candidates_only() -> None:
     configs: list[Config] = [{"learning_rate": rate, "width": 6} for rate in (0.1, 0.2, 0.3)]
-    part = Part(Architecture.of(mlp(6), 3), Way(True, 1, 1, 5), np.array([2, 0]))
-    stack = part.begin(configs)
+    chosen, knobs = np.array([2, 0]), columns([gradient_descent(c) for c in configs], {})
+    part = Part(Architecture.of(mlp(6), 3), Way(True, 1, 1, 5), chosen, knobs[chosen])
+    stack = part.begin()
     assert stack.knobs[:, 0].tolist() == [0.3, 0.1]
     own = tuple(array.repeat(2, axis=0) + 1 for array in part.architecture.start)
-    for found, expected in zip(part.begin(configs, own).weights(), own, strict=True):
+    for found, expected in zip(part.begin(own).weights(), own, strict=True):
         assert np.array_equal(found, expected)
 
 

@@ -9,6 +9,7 @@ work says how many there are of each.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,12 +38,29 @@ def cores() -> int:
         available = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux knows which cores belong to a process
         available = os.cpu_count() or 1
+    available = min(available, getattr(_inside, "most", sys.maxsize))
     text = os.environ.get("TACIT_CORES", "")
     if not text:
         return available
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"TACIT_CORES is {text!r}; allowed is a whole number of at least 1")
     return min(int(text), available)
+
+
+@contextmanager
+def at_most(number: int) -> Iterator[None]:
+    """What this thread does inside uses no more than so many cores.
+
+    >>> with at_most(1):
+    ...     cores()
+    1
+    """
+    before = getattr(_inside, "most", sys.maxsize)
+    _inside.most = number
+    try:
+        yield
+    finally:
+        _inside.most = before
 
 
 def spread(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tacit.cores import import_torch
 from tacit.data.examples import Examples
@@ -67,61 +67,43 @@ class Dense:
         self, tensors: Sequence[Tensor], velocities: Sequence[Tensor], epoch: Epoch, knobs: Knobs
     ) -> None:
         torch = import_torch()
-        descent = _Descent.of(knobs)
         generator = epoch.generator() if knobs.dropout.any() else None
-        with torch.no_grad():
+        with torch.inference_mode():
+            layers = _layers(tensors, velocities)
+            descent = _Descent.of(knobs)
+            room = _Room(self.widths, len(tensors[0]), min(epoch.batch, len(epoch.labels)))
+            one_hot = torch.eye(self.classes)
             for features, labels in epoch.batches():
-                signals, masks = self._forward(tensors, features, knobs.dropout, generator)
+                buffers = room.cut(len(labels))
+                signals, masks = _forward(
+                    layers, features, buffers.signals, knobs.dropout, generator
+                )
                 # the gradient at the outputs; along a middle axis softmax is ten times as fast
-                error = torch.softmax(signals.pop().transpose(1, 2), 1).transpose(1, 2)
-                error -= torch.nn.functional.one_hot(labels, self.classes)
-                error /= len(labels)
-                for layer in reversed(range(len(signals))):
-                    weight, bias = tensors[2 * layer : 2 * layer + 2]
-                    moving = velocities[2 * layer : 2 * layer + 2]
+                torch.softmax(signals.pop().transpose(1, 2), 1, out=buffers.chances)
+                error = buffers.chances.transpose(1, 2)
+                error -= one_hot[labels]
+                for number in reversed(range(len(layers))):
+                    layer, entering = layers[number], signals[number]
                     below = error
-                    if layer:
-                        passed = torch.bmm(error, weight.transpose(1, 2))
-                        below = torch.ops.aten.threshold_backward(passed, signals[layer], 0)
+                    if number:
+                        below = torch.bmm(error, layer.transposed, out=buffers.errors[number - 1])
+                        torch.ops.aten.threshold_backward.grad_input(
+                            below, entering, 0, grad_input=below
+                        )
                         if masks:
-                            below *= masks[layer - 1]
-                    descent.matrices(weight, moving[0], signals[layer], error)
-                    descent.vectors(bias, moving[1], error.sum(1))
+                            below *= masks[number - 1]
+                    descent.step(layer, entering, error, buffers.ones)
                     error = below
 
     def logits(self, tensors: Sequence[Tensor], features: Tensor) -> Tensor:
-        return self._forward(tensors, features, None, None)[0][-1]
+        layers = _layers(tensors, tensors)
+        return _forward(layers, features, [None] * len(layers), None, None)[0][-1]
 
     def check(self, examples: Examples) -> None:
         found = math.prod(examples.shape)
         if found != self.inputs:
             raise ValueError(f"examples have {found} features; the net has {self.inputs} inputs")
         check_labels(examples, self.classes)
-
-    def _forward(
-        self,
-        tensors: Sequence[Tensor],
-        features: Tensor,
-        dropout: Tensor | None,
-        generator: Generator | None,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """What enters each layer and what leaves the last; and the masks, if there is dropout."""
-        torch = import_torch()
-        signals: list[Tensor] = [features.flatten(1)[None]]
-        masks: list[Tensor] = []
-        for layer in range(0, len(tensors), 2):
-            weight, bias = tensors[layer : layer + 2]
-            entering = signals[-1].expand(len(weight), -1, -1)
-            signal = torch.baddbmm(bias[:, None], entering, weight)
-            if layer + 2 < len(tensors):
-                signal.relu_()
-                if generator is not None and dropout is not None:
-                    chance = torch.rand(signal.shape[1:], generator=generator)
-                    rate = dropout.view(-1, 1, 1)
-                    masks.append((chance >= rate) / (1 - rate))
-                    signal *= masks[-1]
-            signals.append(signal)
-        return signals, masks
 
 
 def stackable(module: nn.Module) -> Dense | str:
@@ -178,49 +160,141 @@ def _transposed(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, 2).contiguous() if tensor.dim() == 3 else tensor
 
 
+class _Layer(NamedTuple):
+    """A layer of all models, looked at in the ways a step needs; made once an epoch."""
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor
+    velocity: Tensor
+    bias_velocity: Tensor
+
+
+def _layers(tensors: Sequence[Tensor], velocities: Sequence[Tensor]) -> list[_Layer]:
+    return [
+        _Layer(weight, weight.transpose(1, 2), bias[:, None], velocity, bias_velocity[:, None])
+        for weight, bias, velocity, bias_velocity in zip(
+            tensors[::2], tensors[1::2], velocities[::2], velocities[1::2], strict=True
+        )
+    ]
+
+
+class _Buffers(NamedTuple):
+    """Where the products of one batch go; whatever it held before is overwritten."""
+
+    signals: list[Tensor]
+    errors: list[Tensor]
+    chances: Tensor
+    ones: Tensor
+
+
+class _Room:
+    """Memory for the batches of an epoch, taken once.
+
+    A tensor of its own for every product would be given back to the system and asked for again at
+    every step; the page faults took as long as the products.
+    """
+
+    def __init__(self, widths: Sequence[int], models: int, rows: int) -> None:
+        torch = import_torch()
+        self.widths, self.models = widths[1:], models
+        self._signals = [torch.empty(models * rows * width) for width in self.widths]
+        self._errors = [torch.empty(models * rows * width) for width in self.widths[:-1]]
+        self._chances = torch.empty(models * rows * self.widths[-1])
+        self._cut: dict[int, _Buffers] = {}
+
+    def cut(self, rows: int) -> _Buffers:
+        """The buffers for a batch of so many rows; the last batch of an epoch may have fewer."""
+        if rows not in self._cut:
+            self._cut[rows] = _Buffers(
+                [
+                    self._shaped(flat, rows, w)
+                    for flat, w in zip(self._signals, self.widths, strict=True)
+                ],
+                [
+                    self._shaped(flat, rows, w)
+                    for flat, w in zip(self._errors, self.widths, strict=False)
+                ],
+                self._shaped(self._chances, self.widths[-1], rows),
+                import_torch().ones(1, 1, rows).expand(self.models, 1, rows),
+            )
+        return self._cut[rows]
+
+    def _shaped(self, flat: Tensor, *shape: int) -> Tensor:
+        return flat[: self.models * math.prod(shape)].view(self.models, *shape)
+
+
+def _forward(
+    layers: Sequence[_Layer],
+    features: Tensor,
+    buffers: Sequence[Tensor | None],
+    dropout: Tensor | None,
+    generator: Generator | None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What enters each layer and what leaves the last; and the masks, if there is dropout."""
+    torch = import_torch()
+    signals: list[Tensor] = [features.flatten(1).expand(len(layers[0].weight), -1, -1)]
+    masks: list[Tensor] = []
+    for layer, room in zip(layers, buffers, strict=True):
+        signal = torch.baddbmm(layer.bias, signals[-1], layer.weight, out=room)
+        if layer is not layers[-1]:
+            signal.relu_()
+            if generator is not None and dropout is not None:
+                chance = torch.rand(signal.shape[1:], generator=generator)
+                rate = dropout.view(-1, 1, 1)
+                masks.append((chance >= rate) / (1 - rate))
+                signal *= masks[-1]
+        signals.append(signal)
+    return signals, masks
+
+
 @dataclass(frozen=True)
 class _Descent:
     """The steps of gradient descent, each model with its own hyperparameters, in place."""
 
-    knobs: Knobs
+    rate: Tensor
+    momentum: Tensor
+    weight_decay: Tensor | None
     rates: list[float]
     momenta: list[float]
-    decays: bool
 
     @classmethod
     def of(cls, knobs: Knobs) -> _Descent:
         """The steps with these hyperparameters."""
-        rates, momenta = knobs.rate.tolist(), knobs.momentum.tolist()
-        return cls(knobs, rates, momenta, bool(knobs.weight_decay.any()))
+        rate, momentum, weight_decay = (
+            knob.view(-1, 1, 1) for knob in (knobs.rate, knobs.momentum, knobs.weight_decay)
+        )
+        decays = bool(knobs.weight_decay.any())
+        return cls(
+            rate,
+            momentum,
+            weight_decay if decays else None,
+            knobs.rate.tolist(),
+            knobs.momentum.tolist(),
+        )
 
-    def matrices(self, weight: Tensor, velocity: Tensor, entering: Tensor, error: Tensor) -> None:
-        """A step for weights whose gradient is ``entering`` transposed times ``error``."""
-        inputs = entering.expand(len(weight), -1, -1).transpose(1, 2)
-        if weight[0].nelement() < _LARGE_MATRIX:
-            velocity *= _against(velocity, self.knobs.momentum)
-            velocity.baddbmm_(inputs, error)
-            self._move(weight, velocity)
+    def step(self, layer: _Layer, entering: Tensor, error: Tensor, ones: Tensor) -> None:
+        """One step for a layer; the gradient is ``entering`` transposed times ``error``.
+
+        The error is that of the sum over the batch, the step goes by the mean.
+        """
+        share = 1 / error.shape[1]
+        inputs = entering.transpose(1, 2)
+        layer.bias_velocity.mul_(self.momentum).baddbmm_(ones, error, alpha=share)
+        self._move(layer.bias, layer.bias_velocity)
+        if layer.weight[0].nelement() < _LARGE_MATRIX:
+            layer.velocity.mul_(self.momentum).baddbmm_(inputs, error, alpha=share)
+            self._move(layer.weight, layer.velocity)
             return
         # one model at a time saves a pass over the velocities, which outgrow the cache
         for model, momentum in enumerate(self.momenta):
-            velocity[model].addmm_(inputs[model], error[model], beta=momentum)
-        if self.decays:
-            velocity.addcmul_(weight, _against(weight, self.knobs.weight_decay))
+            layer.velocity[model].addmm_(inputs[model], error[model], beta=momentum, alpha=share)
+        if self.weight_decay is not None:
+            layer.velocity.addcmul_(layer.weight, self.weight_decay)
         for model, rate in enumerate(self.rates):
-            weight[model].add_(velocity[model], alpha=-rate)
-
-    def vectors(self, bias: Tensor, velocity: Tensor, gradient: Tensor) -> None:
-        """A step for biases."""
-        velocity *= _against(velocity, self.knobs.momentum)
-        velocity += gradient
-        self._move(bias, velocity)
+            layer.weight[model].add_(layer.velocity[model], alpha=-rate)
 
     def _move(self, parameter: Tensor, velocity: Tensor) -> None:
-        if self.decays:
-            velocity.addcmul_(parameter, _against(parameter, self.knobs.weight_decay))
-        parameter.addcmul_(velocity, _against(velocity, self.knobs.rate), value=-1)
-
-
-def _against(tensor: Tensor, knob: Tensor) -> Tensor:
-    """One number a model, shaped to multiply the models of a tensor."""
-    return knob.view(-1, *[1] * (tensor.dim() - 1))
+        if self.weight_decay is not None:
+            velocity.addcmul_(parameter, self.weight_decay)
+        parameter.addcmul_(velocity, self.rate, value=-1)

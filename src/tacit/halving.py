@@ -24,7 +24,7 @@ Indices = npt.NDArray[np.intp]
 
 LOCAL_SEARCHES = ("full", "halving")
 
-_RUNGS = ((0.2, 0.34), (0.4, 0.26), (0.6, 0.18), (0.8, 0.14))
+_RUNGS = ((0.2, 0.28), (0.4, 0.24), (0.6, 0.18), (0.8, 0.14))
 """After this share of the effort at most this share of the candidates goes on."""
 _LEAST_KEPT = 10
 _FAR_BEHIND = 4.0
@@ -36,7 +36,7 @@ def rungs(candidates: int, effort: int) -> list[tuple[int, int]]:
     """Where candidates are compared, and how many go on from there.
 
     >>> rungs(candidates=100, effort=5)
-    [(1, 34), (2, 26), (3, 18), (4, 14), (5, 0)]
+    [(1, 28), (2, 24), (3, 18), (4, 14), (5, 0)]
     >>> rungs(candidates=10, effort=5)
     [(5, 0)]
     """

@@ -186,20 +186,25 @@ class Stack:
     @classmethod
     def begin(cls, net: Net, configs: Sequence[Mapping[str, Any]], weights: Weights) -> Stack:
         """Candidates that start from copies of these weights: one model each, or one for all."""
-        models = len(weights[0])
-        if models not in (1, len(configs)):
+        return cls.from_knobs(net, columns(configs, net.defaults), weights)
+
+    @classmethod
+    def from_knobs(cls, net: Net, knobs: Floats, weights: Weights) -> Stack:
+        """As :meth:`begin`, with the hyperparameters as :func:`columns` makes them."""
+        models, candidates = len(weights[0]), len(knobs)
+        if models not in (1, candidates):
             raise ValueError(
-                f"there are {len(configs)} configurations for the weights of {models} candidates; "
+                f"there are {candidates} configurations for the weights of {models} candidates; "
                 "there must be one each, or one for all"
             )
         torch = import_torch()
         tensors = net.arrange([torch.tensor(array) for array in weights])
         return cls(
             net,
-            columns(configs, net.defaults),
+            knobs,
             tensors,
             [torch.zeros_like(tensor) for tensor in tensors[: net.trained]],
-            np.arange(len(configs)) if models > 1 else np.zeros(len(configs), np.intp),
+            np.arange(candidates) if models > 1 else np.zeros(candidates, np.intp),
             np.ones(models, np.bool_),
             0,
         )

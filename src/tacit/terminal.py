@@ -168,15 +168,16 @@ def print_speed(result: dict[str, Any]) -> None:
             row["way"],
         )
     halving = Table(title="Successive halving against a full search")
-    for heading in ("data", "space", "times as fast", "same best five", "or as good"):
+    kind = ("data", "federation", "space", "cores")
+    for heading in (*kind, "times as fast", "same best five", "or as good"):
         halving.add_column(heading, justify="left" if heading in ("data", "space") else "right")
     for row in result["halving"]:
+        names = [str(row[name]) for name in kind]
         if "skipped" in row:
-            halving.add_row(row["data"], row["space"], "skipped: no data", "", "")
+            halving.add_row(*names, "no data", "", "")
             continue
         halving.add_row(
-            row["data"],
-            row["space"],
+            *names,
             f"{row['ratio']:.1f}",
             f"{row['agreement']:.0%}",
             f"{row['agreement_with_ties']:.0%}",

@@ -42,6 +42,7 @@ from tacit.ways import (
     Part,
     Way,
     epoch_of,
+    families,
     fastest,
     gradient_descent,
     network_arguments,
@@ -242,7 +243,7 @@ class TorchClient:
         found = np.empty((2, len(configs)))
 
         def work(part: Part) -> tuple[Floats, Floats]:
-            stack = self.train(part.begin(configs), 0, self.task.epochs)
+            stack = self.train(part.begin(), 0, self.task.epochs)
             return stack.measure(self.validation)
 
         for part, measured in self.spread(work, self.parts(configs)):
@@ -265,7 +266,7 @@ class TorchClient:
         result = tuple(np.empty_like(array) for array in weights)
 
         def work(part: Part) -> Weights:
-            stack = part.begin(configs, tuple(array[part.candidates] for array in weights))
+            stack = part.begin(tuple(array[part.candidates] for array in weights))
             return self.train(stack, round_number, epochs).weights()
 
         for part, trained in self.spread(work, parts):
@@ -277,17 +278,30 @@ class TorchClient:
         """Validation accuracy of every model."""
         return self.task.accuracies(weights, self.validation)
 
-    def parts(self, configs: Sequence[Config], candidates: Indices | None = None) -> list[Part]:
-        """All candidates, or some of them, in pieces that train by themselves."""
+    def parts(
+        self,
+        configs: Sequence[Config],
+        candidates: Indices | None = None,
+        one_epoch: bool = False,
+    ) -> list[Part]:
+        """All candidates, or some of them, in pieces that train by themselves.
+
+        For one epoch only, candidates that share it count as one.
+        """
         groups: dict[int, tuple[Architecture, list[int]]] = {}
         for number in range(len(configs)) if candidates is None else candidates:
             architecture = self.task.architecture(configs[number])
             groups.setdefault(id(architecture), (architecture, []))[1].append(number)
         parts = []
         for architecture, members in groups.values():
-            way = self.task.way(architecture, len(members), self.train_examples)
-            knobs = columns([gradient_descent(configs[i]) for i in members], {})
-            parts += [Part(architecture, way, np.array(members)[p]) for p in pieces(knobs, way)]
+            own = [gradient_descent(configs[number]) for number in members]
+            knobs = columns(own, (architecture.dense or architecture.module).defaults)
+            models = families(knobs) if one_epoch else len(members)
+            way = self.task.way(architecture, models, self.train_examples)
+            parts += [
+                Part(architecture, way, np.array(members)[piece], knobs[piece])
+                for piece in pieces(knobs, way, models)
+            ]
         return parts
 
     def train(self, stack: Stack, round_number: int, until: int) -> Stack:
@@ -324,13 +338,13 @@ class _Training:
         (begun,) = spread(self._regrouped, [candidates], workers=1)  # copies need no threads
         known = [part.candidates for part in begun]
         fresh = np.setdiff1d(candidates, np.concatenate(known)) if known else candidates
-        parts = [*begun, *self.client.parts(self.configs, fresh)]
+        parts = [*begun, *self.client.parts(self.configs, fresh, until == 1)]
 
         room = task.memory_megabytes * 2**20
 
         def work(part: Part) -> tuple[Stack | None, Floats]:
             nonlocal room
-            stack = self.client.train(part.resume() or part.begin(self.configs), 0, until)
+            stack = self.client.train(part.resume() or part.begin(), 0, until)
             measured = stack.measure(self.client.validation)
             with task._lock:
                 room -= stack.bytes()
@@ -354,7 +368,7 @@ class _Training:
     @cached_property
     def decays(self) -> Floats:
         """Every candidate's decay, as a column."""
-        return columns([gradient_descent(config) for config in self.configs], {})[:, -1:]
+        return np.array([[float(config.get("decay", 1))] for config in self.configs])
 
     def _regrouped(self, candidates: Indices) -> list[Part]:
         """The stacks that wait, without who was given up; shared out again if they got uneven."""
@@ -375,6 +389,6 @@ class _Training:
         whole = Stack.joined([stack for part in group if (stack := part.resume()) is not None])
         everyone = np.concatenate([part.candidates for part in group])
         return [
-            Part(architecture, way, everyone[some], stack)
+            Part(architecture, way, everyone[some], stack.knobs, stack)
             for some, stack in whole.split(way.pieces(len(whole)))
         ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _TRIAL_BATCHES = 3
 _SMALL_STACK = 25
-_PRODUCTS_WORTH_A_THREAD = 20_000_000  # a step; below, a busy machine makes torch's threads wait
+_PRODUCTS_WORTH_A_THREAD = 5_000_000  # a step; below, a busy machine makes torch's threads wait
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,8 @@ class Part:
     architecture: Architecture
     way: Way
     candidates: Indices
+    knobs: Floats
+    """Their hyperparameters, as :func:`tacit.sgd.columns` makes them."""
     begun: Stack | None = None
     going_on: Indices | None = None
     """Which candidates of the begun stack these are; None: all of them."""
@@ -133,10 +134,10 @@ class Part:
             self.begun.keep(self.going_on)
         return self.begun
 
-    def begin(self, configs: Sequence[Config], weights: Weights | None = None) -> Stack:
+    def begin(self, weights: Weights | None = None) -> Stack:
         """A stack at its start: the common one, or weights of the candidates' own."""
-        own = [gradient_descent(configs[i]) for i in self.candidates]
-        return Stack.begin(self.architecture.net(self.way), own, weights or self.architecture.start)
+        net = self.architecture.net(self.way)
+        return Stack.from_knobs(net, self.knobs, weights or self.architecture.start)
 
 
 def gradient_descent(config: Config) -> Config:
@@ -149,27 +150,36 @@ def network_arguments(config: Config) -> Config:
     return {name: config[name] for name in sorted(config) if name not in HYPERPARAMETERS}
 
 
-def pieces(knobs: Floats, way: Way) -> list[Indices]:
-    """Candidates in pieces; those that share their first epoch stay together where they can.
+def families(knobs: Floats) -> int:
+    """How many models train in the first epoch: candidates that differ in decay share one."""
+    return len(_families(knobs))
+
+
+def pieces(knobs: Floats, way: Way, models: int) -> list[Indices]:
+    """Candidates in pieces for so many models; who shares the first epoch stays together if it can.
 
     Stacks get families in turn, so that each has its share of good and bad ones: when the bad are
     given up, the stacks stay about equal.
     """
+    found = _families(knobs)
+    if way.stacked:
+        count = way.pieces(models)
+        in_turn = [family for first in range(count) for family in found[first::count]]
+        return np.array_split(np.concatenate(in_turn), count)
+    if len(found) < way.workers:
+        found = np.array_split(np.concatenate(found), min(way.workers, len(knobs)))
+    return [
+        piece
+        for family in found
+        for piece in np.array_split(family, math.ceil(len(family) / way.stack))
+    ]
+
+
+def _families(knobs: Floats) -> list[Indices]:
     order = np.lexsort(knobs.T[::-1])
     first_epoch = knobs[order, :-1]
     changes = 1 + np.flatnonzero((first_epoch[1:] != first_epoch[:-1]).any(axis=1))
-    families = np.split(order, changes)
-    if way.stacked:
-        count = way.pieces(len(order))
-        in_turn = [family for first in range(count) for family in families[first::count]]
-        return np.array_split(np.concatenate(in_turn), count)
-    if len(families) < way.workers:
-        families = np.array_split(order, min(way.workers, len(order)))
-    return [
-        piece
-        for family in families
-        for piece in np.array_split(family, math.ceil(len(family) / way.stack))
-    ]
+    return np.split(order, changes)
 
 
 def _possible(architecture: Architecture, candidates: int, batch: int, megabytes: int) -> list[Way]:

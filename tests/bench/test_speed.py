@@ -28,8 +28,7 @@ TINY = speed.Setup(
     clients=2,
     candidates=8,
     sklearn_rows=30,
-    federation=10,
-    halving=(("digits", "mlp"),),
+    halving=(("digits", "mlp", 10),),
     epochs=3,
     matrix=64,
 )
@@ -192,9 +191,9 @@ def test_every_row_is_whole_and_consistent(measured: dict[str, Any]) -> None:
 def test_halving_that_gives_nobody_up_agrees(measured: dict[str, Any]) -> None:
     """Halving never goes below ten candidates, and there are eight."""
     rows = measured["halving"]
-    assert [(row["data"], row["space"]) for row in rows] == [
-        ("digits", "dp-hype-table"),
-        ("digits", "sobol"),
+    assert [(row["data"], row["space"], row["cores"]) for row in rows] == [
+        ("digits", "dp-hype-table", 1),
+        ("digits", "sobol", 1),
     ]
     assert (rows[1]["agreement"], rows[1]["agreement_with_ties"]) == (1.0, 1.0)
     for row in rows:
@@ -235,7 +234,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
 def test_missing_data_is_said_and_looked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = speed.Setup((), 1, 1, halving=(("adult", "dp-hype-adult"),))
+    setup = speed.Setup((), 1, 1, halving=(("adult", "dp-hype-adult", 100),))
     monkeypatch.setattr(speed, "_sklearn_row", lambda _: {"model": "sklearn"})
     empty = tmp_path / "nothing"
     empty.mkdir()
