@@ -168,8 +168,8 @@ def print_speed(result: dict[str, Any]) -> None:
             row["way"],
         )
     halving = Table(title="Successive halving against a full search")
-    kind = ("data", "federation", "space", "cores")
-    for heading in (*kind, "times as fast", "same best five", "or as good"):
+    kind = {"data": "data", "federation": "clients", "space": "space", "cores": "cores"}
+    for heading in (*kind.values(), "times as fast", "same best five", "or as good"):
         halving.add_column(heading, justify="left" if heading in ("data", "space") else "right")
     for row in result["halving"]:
         names = [str(row[name]) for name in kind]

@@ -156,6 +156,19 @@ def test_a_race_alternates_and_takes_the_better_plain_loop(monkeypatch: pytest.M
     assert clock.order == ["ours", "plain 1", "plain 2"] * 2
 
 
+def test_short_races_are_repeated_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(plain_loop, "time", clock)
+    lap = plain_loop.A_WHILE / 10
+    race(
+        lambda: clock.work("ours", lap / 4),
+        lambda _: clock.work("plain", lap * 3 / 4),
+        repetitions=3,
+        threads=1,
+    )
+    assert clock.order == ["ours", "plain"] * 10
+
+
 def test_diverged_on_both_sides_is_the_same() -> None:
     ours, plain = np.array([1.0, np.inf]), np.array([1.0, np.nan])
     assert race(lambda: ours, lambda _: plain, repetitions=1, threads=1).difference == 0
