@@ -113,6 +113,22 @@ def test_numbers_of_the_training_page_are_recorded() -> None:
         assert f"| {kind} | {row['ratio']:.1f} | {agreed} |" in page
 
 
+def test_numbers_of_the_flower_page_are_recorded() -> None:
+    page = (ROOT / "docs" / "flower.md").read_text()
+    points = json.loads((ROOT / "benchmarks" / "flower.json").read_text())["points"]
+    for point in points:
+        up, down = (point[f"bytes_{way}_a_node"] / 1000 for way in ("up", "down"))
+        sizes = f"{point['messages']} | {up:.1f} | {down:.1f}"
+        seconds = f"{point['flower_seconds']:.1f} s | {point['our_seconds']:.1f} s"
+        assert f"| {point['nodes']} | {point['kind']} | {sizes} | {seconds} |" in page
+    assert [(point["nodes"], point["kind"]) for point in points] == [
+        *((nodes, "simulation") for nodes in (10, 50, 100, 250)),
+        (5, "deployment"),
+    ]
+    largest = points[3]
+    assert largest["our_seconds"] < largest["flower_seconds"]
+
+
 def test_recorded_measurements_can_be_read() -> None:
     speed, scaling = (
         json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())

@@ -1,7 +1,9 @@
 """What a private vote over Flower costs beside Flower itself, by stage.
 
 The same nodes first answer empty messages, then take part in one vote whose scores cost nothing,
-with a roster, ledgers in files and receipts. A stage is one message to every node and back, so what
+with a roster, ledgers in files and receipts. In a simulation, whose processes stay, loading is in
+neither (a first round lets them load what Flower and Tacit need); a deployed node starts a process
+for every message, so loading is in both. A stage is one message to every node and back, so what
 it takes beyond a round of empty messages is ours. Simulated clients run on Flower's simulation, one
 core each; deployed ones on a deployment made by ``examples/deploy/up.sh``, whose vote is charged to
 that deployment's ledgers.

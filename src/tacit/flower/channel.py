@@ -16,6 +16,8 @@ from tacit.flower.wire import MESSAGE_TYPE, Envelope, read
 from tacit.secure.protocol import Refused
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_PATIENCE = 0.05
+"""Of the time waited so far, the share to wait before looking again: who answers is soon seen."""
 _LOOK_SECONDS = 5.0
 
 Report = Callable[[str, int, int, float], None]
@@ -76,7 +78,6 @@ class FlowerChannel:
         begun = looked = time.monotonic()
         waiting = self._push(stage, requests, None if math.isinf(limit) else limit)
         replies: dict[int, Envelope] = {}
-        pause = _FIRST_PAUSE
         self.report(stage, 0, len(requests), 0.0)
         while waiting and time.monotonic() - begun < limit:
             arrived = list(self.grid.pull_messages(list(waiting)))
@@ -97,8 +98,8 @@ class FlowerChannel:
                 if not set(waiting.values()) & online:
                     break  # nobody is left who could still answer
             if waiting:
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                waited = time.monotonic() - begun
+                time.sleep(min(max(_PATIENCE * waited, _FIRST_PAUSE), _LONGEST_PAUSE))
         return replies
 
     def _push(
