@@ -99,7 +99,12 @@ _ADULT = Model("adult", "dp-hype-adult", (105,), 2, rows=260)
 _MLP = Model("mnist-mlp", "mlp", (1, 28, 28), 10, rows=480)
 _CNN = Model("mnist-cnn", "dp-hype-mnist", (1, 28, 28), 10, rows=32, batch=32)
 FULL = Setup((_ADULT, _MLP, _CNN), repetitions=3, clients=20)
-QUICK = Setup((_ADULT, _MLP, replace(_CNN, rows=16, batch=16, epochs=2)), repetitions=1, clients=5)
+QUICK = Setup(
+    (_ADULT, replace(_MLP, rows=128), replace(_CNN, rows=16, batch=16, epochs=1)),
+    repetitions=1,
+    clients=2,
+    halving=(("adult", "dp-hype-adult", 50), ("mnist", "mlp", 100)),
+)
 
 
 def run(
@@ -271,7 +276,7 @@ def _sklearn_row(setup: Setup) -> dict[str, Any]:
     def plain(threads: int) -> Floats:
         return sklearn_loop(estimator, train, validation, candidates, threads=threads)[0]
 
-    found = race(partial(client.score_many, candidates), plain, max(3, setup.repetitions))
+    found = race(partial(client.score_many, candidates), plain, setup.repetitions)
     _check_same_scores("sklearn", found.difference)
     return {
         "model": "sklearn",
