@@ -277,7 +277,7 @@ def test_both_sizes_have_a_hundred_candidates_and_the_papers_nets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speed, "measure", lambda setup, *_: {"setup": setup})
-    for quick, clients in ((True, 5), (False, 20)):
+    for quick, clients, rows in ((True, 2, 128), (False, 20, 480)):
         found = speed.run(quick, None, tmp_path, quiet)
         assert (found["bench"], found["quick"]) == ("speed", quick)
         assert (found["setup"].candidates, found["setup"].clients) == (100, clients)
@@ -287,7 +287,7 @@ def test_both_sizes_have_a_hundred_candidates_and_the_papers_nets(
             64,
             2,
         ]
-        assert (adult.rows, mlp.rows, mlp.epochs, mlp.batch) == (260, 480, 5, 64)
+        assert (adult.rows, mlp.rows, mlp.epochs, mlp.batch) == (260, rows, 5, 64)
 
 
 def test_sobol_candidates_share_no_first_epoch() -> None:
