@@ -16,6 +16,7 @@ import pytest
 from tacit.bench.scaling import figure
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
+from tacit.halving import rungs
 from tacit.plan import load_plan
 from tacit.terminal import print_speed, scaling_table
 
@@ -111,6 +112,12 @@ def test_numbers_of_the_training_page_are_recorded() -> None:
         agreed = f"{row['agreement']:.0%} | {row['agreement_with_ties']:.0%}"
         kind = " | ".join(str(row[k]) for k in ("data", "federation", "space", "cores"))
         assert f"| {kind} | {row['ratio']:.1f} | {agreed} |" in page
+
+
+def test_the_rungs_of_halving_are_explained() -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    *early, last = [str(kept) for _, kept in rungs(candidates=100, effort=5)[:-1]]
+    assert f"at most {', '.join(early)} and {last} % go on" in page
 
 
 def test_numbers_of_the_flower_page_are_recorded() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -21,6 +20,7 @@ from tacit.query import Ballot
 from tacit.receipts import Receipt, check_receipts, count_by_line, read_receipts
 from tacit.secure.roster import Identity, Roster
 from tests.federations import channel, likes
+from tests.forgeries import edit
 
 BALLOT = Ballot(tuple({"x": i / 9} for i in range(10)), votes=2)
 BUDGET = Budget(30.0, 1e-5)
@@ -79,19 +79,6 @@ def held(folder: Path, votes: int = 2) -> Held:
 @pytest.fixture
 def honest(tmp_path: Path) -> Held:
     return held(tmp_path)
-
-
-def edit(ledger: Path, *statements: str) -> None:
-    """What a server that may write its file can do."""
-    connection = sqlite3.connect(ledger)
-    for (trigger,) in connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    ).fetchall():
-        connection.execute(f"DROP TRIGGER {trigger}")
-    for statement in statements:
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
 
 
 def rewritten(file: Path, **changes: object) -> Receipt:

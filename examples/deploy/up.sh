@@ -5,6 +5,7 @@
 #   ./up.sh [FOLDER]      default: ./deployment; `down.sh FOLDER` stops everything
 #   NODES=5 PORT=8000 NODE_PORT=9100 DROPOUT=0.2 EPSILON=1 DELTA=1e-5    may be set
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-deployment}
 nodes=${NODES:-5} port=${PORT:-8000} node_port=${NODE_PORT:-9100}
 dropout=${DROPOUT:-0.2} epsilon=${EPSILON:-1} delta=${DELTA:-1e-5}
@@ -24,7 +25,7 @@ folder=$(cd "$folder" && pwd)
 export FLWR_HOME=$folder/flower TACIT_HOME=$folder/server
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
 mkdir -p "$FLWR_HOME"
-trap 'echo "failed; what was started is stopped, logs are in $folder/logs" >&2; "$(dirname "$0")/down.sh" "$folder"' ERR
+trap 'echo "failed; what was started is stopped, logs are in $folder/logs" >&2; "$here/down.sh" "$folder"' ERR
 
 echo "1. A certificate for the SuperLink, signed by an authority of our own"
 cd "$folder/certificates"

@@ -19,13 +19,13 @@ from tacit.data.examples import Dataset
 from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.federation import Federation, Progress, local_federation
-from tacit.files import json_text, write_whole
+from tacit.files import write_whole
 from tacit.journal import resident_megabytes
 from tacit.plan import Plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
-from tacit.report import render
+from tacit.report import write_run
 from tacit.result import Result
 from tacit.sgd import Weights
 from tacit.simulation import built_in_task, simulated_clients
@@ -105,7 +105,7 @@ def carry_out(plan: Plan, out: Path, federate: Callable[[Parts], Federation]) ->
     outcome = method.tune(federation, plan.space, rng)
     result = conclude(method, outcome, federation, budget)
     result = replace(result, evaluation=_evaluation(task))
-    _write(result, plan, out)
+    write_run(result, plan.to_toml(), out)
     if plan.task.train_rounds:
         weights = _train(plan, result, task, federation)
         test = parts.dataset.standardise(parts.dataset.test)
@@ -113,7 +113,7 @@ def carry_out(plan: Plan, out: Path, federate: Callable[[Parts], Federation]) ->
         costs = conclude(method, outcome, federation, budget)  # with the bytes of the training
         result = replace(costs, accuracy=accuracy, evaluation=_evaluation(task))
         _save_model(weights, task, out / "model.npz")
-        _write(result, plan, out)
+        write_run(result, plan.to_toml(), out)
     return result
 
 
@@ -220,10 +220,3 @@ def _save_model(weights: Weights, task: TorchTask, path: Path) -> None:
     with draft.open("wb") as file:
         np.savez(file, **{name: array[0] for name, array in zip(names, weights, strict=True)})
     draft.replace(path)
-
-
-def _write(result: Result, plan: Plan, out: Path) -> None:
-    document = result.to_json()
-    write_whole(out / "ledger.json", json_text(result.ledger) + "\n")
-    write_whole(out / "result.json", json_text(document) + "\n")
-    write_whole(out / "report.html", render(document, plan.to_toml(), result.ledger))

@@ -20,7 +20,6 @@ import base64
 import binascii
 import fcntl
 import os
-import re
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -264,11 +263,7 @@ def named_keys(paths: Sequence[Path]) -> dict[str, bytes]:
         if not file.is_file():
             raise ValueError(f"no public key at {file}; a member makes it with: tacit roster key")
         name = file.resolve().parent.name if file.name == PUBLIC_KEY else file.stem
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-            raise ValueError(
-                f"{file} would name its member {name!r}; allowed are letters, digits, dots, dashes "
-                "and underscores: rename the file"
-            )
+        check_name(name, f"rename {file}: the member's name")
         if name in found:
             raise ValueError(f"two keys are called {name!r}; give their files different names")
         found[name] = _key(_PREFIX, file.read_text(errors="replace"), str(file))

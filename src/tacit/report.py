@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tacit
-from tacit.result import OPEN_SERVER
+from tacit.files import json_text, write_whole
+from tacit.result import OPEN_SERVER, Result
 
 Data = Mapping[str, Any]
 
@@ -71,6 +73,14 @@ pre { font: .85rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
   pre { white-space: pre-wrap; } h2 { break-after: avoid; }
   tr, blockquote, .warning, #tally { break-inside: avoid; } }
 """
+
+
+def write_run(result: Result, plan: str, folder: Path) -> None:
+    """A run's ``ledger.json``, ``result.json`` and ``report.html``, each whole or not at all."""
+    document = result.to_json()
+    write_whole(folder / "ledger.json", json_text(result.ledger) + "\n")
+    write_whole(folder / "result.json", json_text(document) + "\n")
+    write_whole(folder / "report.html", render(document, plan, result.ledger))
 
 
 def render(result: Data, plan: str, ledger: Data) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from tacit.membership import Membership
 from tests.command_line import document, refusal, tacit
-from tests.test_receipts import CLIENTS, Held, edit, held
+from tests.forgeries import edit
+from tests.test_receipts import CLIENTS, Held, held
 
 
 @pytest.fixture

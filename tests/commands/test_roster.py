@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.receipts import Receipt
 from tacit.secure.roster import Identity
 from tests.command_line import document, refusal, tacit
+from tests.forgeries import edit
 from tests.test_membership import NAMES, members
 
 VOTE = TopVotes(100, 5).release(139.0)
@@ -243,16 +243,8 @@ def test_an_empty_folder_lacks_everything(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "looking makes nothing"
 
 
-def edit(folder: Path, *statements: str) -> None:
-    connection = sqlite3.connect(folder / LEDGER)
-    for (trigger,) in connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    ).fetchall():
-        connection.execute(f"DROP TRIGGER {trigger}")
-    for statement in statements:
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
+def edited(statement: str) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / LEDGER, statement)
 
 
 def another_ledger(folder: Path, federation: str, budget: Budget) -> None:
@@ -291,13 +283,21 @@ def another_key(folder: Path) -> None:
         (lambda f: (f / LEDGER).unlink(), "no ledger at", "tacit ledger create"),
         (lambda f: (f / LEDGER).write_text("no SQLite" * 99), "cannot be read as a ledger", ""),
         (
-            lambda f: edit(f, "UPDATE line SET body = '{}' WHERE number = 2"),
+            edited("UPDATE line SET body = '{}' WHERE number = 2"),
             "is damaged: line 2: the line was altered",
             "take no part until",
         ),
-        (lambda f: edit(f, "DELETE FROM line"), "is damaged: line 1: this line is", "take no"),
-        (lambda f: edit(f, "DROP TABLE line"), "it cannot be read: no such table", "take no part"),
-        (lambda f: edit(f, "DELETE FROM federation"), "it cannot be read", "take no part"),
+        (
+            edited("DELETE FROM line"),
+            "is damaged: line 1: this line is",
+            "take no",
+        ),
+        (
+            edited("DROP TABLE line"),
+            "it cannot be read: no such table",
+            "take no part",
+        ),
+        (edited("DELETE FROM federation"), "it cannot be read", "take no part"),
         (
             lambda f: another_ledger(f, "banks", Budget(1.0, 1e-5)),
             "is the ledger of 'banks', the roster is of 'clinics'",
@@ -315,7 +315,7 @@ def another_key(folder: Path) -> None:
             "move it elsewhere",
         ),
         (
-            lambda f: edit(f, "DELETE FROM line WHERE number = 2"),
+            edited("DELETE FROM line WHERE number = 2"),
             "was never charged for",
             "take no part until that is explained",
         ),

@@ -59,7 +59,7 @@ def test_a_run_killed_before_its_sum_opened_asks_and_charges_anew(
     assert result.privacy.epsilon > 3.0, "both questions are paid"
 
 
-@pytest.mark.parametrize("where", ["conclude", "write_results"])
+@pytest.mark.parametrize("where", ["conclude", "write_run"])
 def test_a_run_killed_after_its_sum_opened_asks_and_charges_nobody(
     tmp_path: Path, tacit_home: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from pathlib import Path
@@ -27,7 +27,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from tacit.federation import Federation
-from tacit.files import json_text, write_whole
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
@@ -35,10 +34,11 @@ from tacit.plan import Plan, read_plan, read_table, with_value
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
-from tacit.report import render
+from tacit.report import write_run
 from tacit.result import Result
 from tacit.secure.opening import MaskedSum
 from tacit.secure.protocol import TooFewClients
+from tacit.secure.roster import Roster
 from tacit.space import Dimension, Space, as_space
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
@@ -90,8 +90,7 @@ def tune(
     terms = settings.plan.privacy
     allowed = Budget(terms.epsilon, terms.delta) if budget is None else budget
     search = settings.plan.search
-    if settings.plan.federation.secure != MaskedSum.name:
-        raise ValueError("federation.secure is 'plain'; allowed on Flower is 'masks'")
+    check_engine(settings.plan)
     if method is None and search.method != Vote.name:
         raise ValueError(
             f"search.method is {search.method!r}; allowed here is {Vote.name!r}: give another "
@@ -108,7 +107,7 @@ def tune(
     finally:
         _log_refusals(federation.channel)
     result = conclude(chosen, outcome, federation, allowed)
-    write_results(result, settings.plan, folder)
+    write_run(result, settings.plan.to_toml(), folder)
     log(
         INFO,
         "tacit: chose %s; epsilon %.4g of %g",
@@ -181,21 +180,14 @@ class Settings:
         if "federation.deadline" not in self.given and not simulated:
             deadline = DEADLINE
         folder.mkdir(parents=True, exist_ok=True)
-        return Federation(
-            FlowerChannel(
-                grid,
-                nodes,
-                participation.clients,
-                deadline,
-                terms.timeout,
-                Progress().report,
-                signed=membership is not None,
-            ),
-            MaskedSum(membership.roster if membership else None),
-            self._ledger(budget, folder, membership, simulated=simulated),
+        return over_grid(
+            grid,
+            nodes,
             participation,
+            membership.roster if membership else None,
+            self._ledger(budget, folder, membership, simulated=simulated),
             run,
-            signed=membership is not None,
+            timeout=terms.timeout,
             deadline=deadline,
             setting=SIMULATED_ON_FLOWER if simulated else DEPLOYED_ON_FLOWER,
             follows=FOLLOWS,
@@ -216,6 +208,42 @@ class Settings:
             )
         path = folder / "ledger.sqlite"
         return Ledger(path) if path.exists() else Ledger.create(path, "this-run", budget)
+
+
+def check_engine(plan: Plan) -> None:
+    """Refuse a plan that Flower's messages must not carry."""
+    if plan.federation.secure != MaskedSum.name:
+        raise ValueError(
+            f"federation.secure is {plan.federation.secure!r}; allowed on Flower is "
+            f"{MaskedSum.name!r}: a plain sum would show every noisy answer to whoever carries it"
+        )
+
+
+def over_grid(
+    grid: Grid,
+    nodes: Sequence[int],
+    participation: Participation,
+    roster: Roster | None,
+    ledger: Ledger,
+    run: str,
+    *,
+    timeout: float,
+    deadline: float,
+    **more: Any,
+) -> Federation:
+    """A federation whose messages are Flower's; ``more`` are further fields of it."""
+    signed = roster is not None
+    report = Progress().report
+    return Federation(
+        FlowerChannel(grid, nodes, participation.clients, deadline, timeout, report, signed=signed),
+        MaskedSum(roster),
+        ledger,
+        participation,
+        run,
+        signed=signed,
+        deadline=deadline,
+        **more,
+    )
 
 
 def wait_for_nodes(grid: Grid, expected: int, seconds: float) -> list[int]:
@@ -251,15 +279,6 @@ class Progress:
         if answered in (0, asked) or now - self.last >= self.every:
             self.last = now
             log(INFO, "tacit: %s: %d of %d nodes answered, %.0f s", stage, answered, asked, seconds)
-
-
-def write_results(result: Result, plan: Plan, folder: Path) -> None:
-    """The files of a run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document = result.to_json()
-    write_whole(folder / "ledger.json", json_text(result.ledger) + "\n")
-    write_whole(folder / "result.json", json_text(document) + "\n")
-    write_whole(folder / "report.html", render(document, plan.to_toml(), result.ledger))
 
 
 def _log_refusals(channel: Any) -> None:

@@ -21,7 +21,6 @@ from tacit.endpoint import Endpoint
 from tacit.federation import EngineFailed, Federation
 from tacit.federation import Progress as StageProgress
 from tacit.files import write_whole
-from tacit.flower.channel import FlowerChannel
 from tacit.flower.client import answer_as, endpoint_of
 from tacit.flower.processes import (
     run_app,
@@ -29,7 +28,7 @@ from tacit.flower.processes import (
     simulating_superlink,
     write_app,
 )
-from tacit.flower.server import SIMULATED_ON_FLOWER, Progress, wait_for_nodes
+from tacit.flower.server import SIMULATED_ON_FLOWER, check_engine, over_grid, wait_for_nodes
 from tacit.job import Parts, carry_out, check_folder
 from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
 from tacit.plan import Plan, load_plan
@@ -37,7 +36,6 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.result import Result
-from tacit.secure.opening import MaskedSum
 from tacit.secure.roster import Roster
 
 _PROGRESS = re.compile(r"tacit: (\w+): (\d+) of (\d+) nodes answered")
@@ -46,11 +44,7 @@ _PROGRESS = re.compile(r"tacit: (\w+): (\d+) of (\d+) nodes answered")
 def run(plan: Plan, out: Path, progress: StageProgress) -> Result:
     """Carry out a plan on Flower's simulation, and fill the folder ``out``."""
     check_folder(out)
-    if plan.federation.secure == "plain":
-        raise ValueError(
-            "federation.secure is 'plain'; allowed on Flower is 'masks': a plain sum would show "
-            "every noisy answer to whoever carries it"
-        )
+    check_engine(plan)
     parts = Parts.of(plan, out)  # refuses what cannot be run before any process is started
     flower = (out / "flower").resolve()
     app = write_app(
@@ -153,22 +147,15 @@ def _federation(grid: Grid, parts: Parts) -> Federation:
     member = member_of(parts.out, 0)
     roster = member.membership.roster if member and member.membership else None
     nodes = wait_for_nodes(grid, participation.clients, terms.wait)
-    return Federation(
-        FlowerChannel(
-            grid,
-            nodes,
-            participation.clients,
-            terms.deadline,
-            terms.timeout,
-            Progress().report,
-            signed=roster is not None,
-        ),
-        MaskedSum(roster),
-        parts.ledger(),
+    return over_grid(
+        grid,
+        nodes,
         participation,
+        roster,
+        parts.ledger(),
         parts.run,
-        parts.variance,
-        signed=roster is not None,
+        timeout=terms.timeout,
         deadline=terms.deadline,
+        variance=parts.variance,
         setting=SIMULATED_ON_FLOWER,
     )
