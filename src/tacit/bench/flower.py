@@ -45,6 +45,7 @@ def run(
         size: partial(_simulated, size) for size in sizes
     }
     if deployment:
+        _check(deployment)
         work[0] = partial(_deployed, deployment.resolve())
     for done, (piece, measure) in enumerate(work.items()):
         progress(done, len(work))
@@ -83,14 +84,17 @@ def _simulated(clients: int, place: Path) -> dict[str, Any]:
 def _deployed(deployment: Path, place: Path) -> dict[str, Any]:
     from tacit.flower.processes import run_app, write_app
 
-    home, roster = deployment / "flower", deployment / "roster.toml"
-    if not (home / "config.toml").exists() or not roster.exists():
+    app = write_app(place / "app", **_APP, **_settings(place, deployment / "roster.toml"))
+    run_app(app, deployment / "flower")
+    return _point("deployment", place)
+
+
+def _check(deployment: Path) -> None:
+    """Refuse what is no deployment before anything is measured."""
+    if not all((deployment / name).exists() for name in ("flower/config.toml", "roster.toml")):
         raise ValueError(
             f"{deployment} is no deployment; make one with examples/deploy/up.sh {deployment}"
         )
-    app = write_app(place / "app", **_APP, **_settings(place, roster))
-    run_app(app, home)
-    return _point("deployment", place)
 
 
 def _settings(place: Path, roster: Path) -> dict[str, Any]:
