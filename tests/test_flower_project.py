@@ -41,6 +41,13 @@ def test_its_plan_and_its_settings_are_a_plan(tmp_path: Path) -> None:
     assert plan.federation.name == "clinics"
 
 
+def test_flower_has_nothing_to_install_for_it(tmp_path: Path) -> None:
+    """Flower installs an app's dependencies for every run, from wherever a registry has them."""
+    write_project(tmp_path / "clinics")
+    project = tomllib.loads((tmp_path / "clinics" / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == []
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     assert "is not empty" in refusal(tacit("new", tmp_path))

@@ -149,7 +149,7 @@ def new(
     for path in written:
         console.print(f"  {path}")
     console.print(
-        f"Next: cd {folder} && flwr run . --stream --federation-config 'num-supernodes=20'"
+        f"Next: cd {folder} && flwr run . --stream --federation-config 'num-supernodes=50'"
     )
 
 

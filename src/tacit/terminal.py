@@ -31,19 +31,12 @@ from tacit.privacy.planner import Plan
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
 
-POOR_CHANCE = 0.9
-
 
 def warn_if_poor(console: Console, planned: Plan) -> bool:
     """Say so when even unanimous clients would often pick a bad candidate."""
-    poor = planned.success < POOR_CHANCE
-    if poor:
-        console.print(
-            f"[yellow]Warning:[/yellow] even if all clients agree, a good candidate wins only "
-            f"{planned.success:.0%} of the time. More clients help most; then a larger epsilon or "
-            f"fewer candidates."
-        )
-    return poor
+    if planned.warning:
+        console.print(f"[yellow]Warning:[/yellow] {planned.warning}")
+    return bool(planned.warning)
 
 
 def plan_table(planned: Plan, participation: Participation, good: int) -> Table:

@@ -34,6 +34,7 @@ from tacit.plan import Plan, read_plan, read_table, with_value
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
+from tacit.privacy.planner import plan as price
 from tacit.report import write_run
 from tacit.result import Result
 from tacit.secure.opening import MaskedSum
@@ -102,6 +103,7 @@ def tune(
     federation = settings.federation(grid, allowed, run, folder)
     federation.variance = noise_for(chosen, wanted, allowed)
     log(INFO, "tacit: run %s, results go to %s", run, folder)
+    _log_chance(chosen, wanted, allowed, federation.participation)
     try:
         outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
     finally:
@@ -279,6 +281,15 @@ class Progress:
         if answered in (0, asked) or now - self.last >= self.every:
             self.last = now
             log(INFO, "tacit: %s: %d of %d nodes answered, %.0f s", stage, answered, asked, seconds)
+
+
+def _log_chance(method: Tuner, space: Space, budget: Budget, participation: Participation) -> None:
+    """Say how likely a vote of so many clients picks well, before anything is spent."""
+    if isinstance(method, Vote):
+        candidates = space.count(method.candidates, method.sampling)
+        priced = price(participation, candidates, method.votes, budget)
+        chance = f"if all agree, a good candidate wins {priced.success:.0%} of the time"
+        log(WARNING if priced.warning else INFO, "tacit: %s", priced.warning or chance)
 
 
 def _log_refusals(channel: Any) -> None:

@@ -24,6 +24,8 @@ from tacit.secure.protocol import modulus_bits
 Group = tuple[float, int]
 """Candidates with equally many votes: (votes of each, how many candidates)."""
 
+POOR_CHANCE = 0.9
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -58,6 +60,16 @@ class Plan:
     degree: int
     share_threshold: int
     bytes_per_client: int
+
+    @property
+    def warning(self) -> str:
+        """What to tell whoever is about to spend, when even unanimous clients often pick badly."""
+        if self.success >= POOR_CHANCE:
+            return ""
+        return (
+            f"even if all clients agree, a good candidate wins only {self.success:.0%} of the "
+            "time. More clients help most; then a larger epsilon or fewer candidates."
+        )
 
 
 def plan(
