@@ -27,7 +27,7 @@ from tacit.plan import Plan as RunPlan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, line_json
 from tacit.privacy.mechanisms import Participation
-from tacit.privacy.planner import Plan
+from tacit.privacy.planner import Plan, percent
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
 
@@ -59,8 +59,8 @@ def plan_table(planned: Plan, participation: Participation, good: int) -> Table:
     )
     table.add_row(
         "Chance of a good pick",
-        f"{_percent(planned.success)} if every client votes for the {good} good; "
-        f"Theorem V.1: at least {_percent(planned.success_bound)}",
+        f"{percent(planned.success)} if every client votes for the {good} good; "
+        f"Theorem V.1: at least {percent(planned.success_bound)}",
     )
     table.add_row(
         "Answers needed", f"{planned.threshold} of {participation.clients}, else nothing opens"
@@ -73,11 +73,6 @@ def plan_table(planned: Plan, participation: Participation, good: int) -> Table:
     )
     table.add_row("Upload a client", f"{planned.bytes_per_client / 1000:.1f} kB")
     return table
-
-
-def _percent(chance: float) -> str:
-    """Rounded down: a chance is never shown larger than it is."""
-    return f"{math.floor(1000 * chance) / 10:.1f} %"
 
 
 def votes_table(result: dict[str, Any]) -> Table:
@@ -299,7 +294,7 @@ def print_outlook(planned: RunPlan) -> None:
     )
     console.print(
         f"{search.votes} votes each, ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, "
-        f"replace-one); if all agree, a good candidate wins {_percent(priced.success)} of the time"
+        f"replace-one); if all agree, a good candidate wins {percent(priced.success)} of the time"
     )
     warn_if_poor(console, priced)
 
@@ -320,7 +315,7 @@ def print_result(result: Result, folder: Path) -> None:
         f"{result.clients.dropped} dropped out",
     )
     if result.accuracy is not None:
-        table.add_row("Accuracy", f"{_percent(result.accuracy)} on the public test split")
+        table.add_row("Accuracy", f"{percent(result.accuracy)} on the public test split")
     table.add_row(
         "Cost",
         f"ε = {_ceiling(guarantee.epsilon)} at δ = {guarantee.delta:g} (per {guarantee.unit}, "

@@ -70,12 +70,11 @@ def test_without_a_roster_the_server_is_called_honest_but_curious(tacit_home: Pa
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("epsilon", "level", "said"),
     [
         (0.1, "WARNING", "even if all clients agree, a good candidate wins only"),
-        (20.0, "INFO", "if all agree, a good candidate wins 100% of the time"),
+        (20.0, "INFO", "tacit: if all agree, a good candidate wins 100.0 % of the time"),
     ],
 )
 def test_the_chance_of_a_good_choice_is_said_before_anybody_is_asked(
@@ -90,6 +89,7 @@ def test_the_chance_of_a_good_choice_is_said_before_anybody_is_asked(
     assert caplog.records.index(chance) < caplog.records.index(asked[0])
 
 
+@pytest.mark.usefixtures("at_once")
 def test_settings_come_from_the_runs_configuration() -> None:
     grid = grid_of(voters(6))
     settings = {"search__votes": 3, "federation__clients": 5, "privacy__epsilon": 2.0}

@@ -34,6 +34,7 @@ from tacit.plan import Plan, read_plan, read_table, with_value
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
+from tacit.privacy.planner import percent
 from tacit.privacy.planner import plan as price
 from tacit.report import write_run
 from tacit.result import Result
@@ -288,7 +289,7 @@ def _log_chance(method: Tuner, space: Space, budget: Budget, participation: Part
     if isinstance(method, Vote):
         candidates = space.count(method.candidates, method.sampling)
         priced = price(participation, candidates, method.votes, budget)
-        chance = f"if all agree, a good candidate wins {priced.success:.0%} of the time"
+        chance = f"if all agree, a good candidate wins {percent(priced.success)} of the time"
         log(WARNING if priced.warning else INFO, "tacit: %s", priced.warning or chance)
 
 

@@ -67,9 +67,18 @@ class Plan:
         if self.success >= POOR_CHANCE:
             return ""
         return (
-            f"even if all clients agree, a good candidate wins only {self.success:.0%} of the "
-            "time. More clients help most; then a larger epsilon or fewer candidates."
+            f"even if all clients agree, a good candidate wins only {percent(self.success)} of "
+            "the time. More clients help most; then a larger epsilon or fewer candidates."
         )
+
+
+def percent(chance: float) -> str:
+    """Rounded down: a chance is never shown larger than it is.
+
+    >>> percent(0.9996)
+    '99.9 %'
+    """
+    return f"{math.floor(1000 * chance) / 10:.1f} %"
 
 
 def plan(
