@@ -192,7 +192,7 @@ class _Room:
     """Memory for the batches of an epoch, taken once.
 
     A tensor of its own for every product would be given back to the system and asked for again at
-    every step; the page faults took as long as the products.
+    every step, with page faults each time.
     """
 
     def __init__(self, widths: Sequence[int], models: int, rows: int) -> None:
