@@ -283,12 +283,13 @@ def test_a_named_federation_cannot_spend_twice(
     assert "'vote' would bring epsilon to" in second.stderr
 
 
-@pytest.mark.parametrize("method", ["random-guess", "opt", "mean-of-winners"])
+@pytest.mark.parametrize("method", ["random-guess", "opt", "combine", "flora"])
 def test_baselines_run_and_say_what_they_cost(method: str, tmp_path: Path) -> None:
     found = document(
         tacit(
             *("tune", *SMALL, "--out", tmp_path / "run", "--json"),
             *("--set", f"search.method={method}", "--set", "privacy.epsilon=inf"),
+            *("--set", "search.mode=clear"),
         )
     )
     assert found["method"] == method

@@ -32,7 +32,7 @@ def python_of(page: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/combine.md", "docs/training.md"])
 def test_python_of_a_page_runs_within_its_budget(page: str) -> None:
     assert python_of(page)["result"].privacy.epsilon <= 1
 

@@ -9,22 +9,25 @@ import msgspec
 import numpy as np
 import pytest
 
+from tacit.combining import LocalFindings
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue
 from tacit.federation import EvaluationFailed, LocalChannel, local_federation
+from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import BudgetExceeded
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
-from tacit.query import Ballot, InClear, LocalTraining, LocalWinner
+from tacit.query import Ballot, InClear, LocalTraining
 from tacit.secure.opening import upload_bytes
 from tacit.secure.protocol import Refused, TooFewClients
-from tacit.space import Config
+from tacit.space import Config, Float, Space
 from tacit.task import FunctionClient
 from tests.federations import BUDGET, Unreachable, channel, federation, likes
 from tests.randomness import fits_skellam
 
 CANDIDATES: tuple[Config, ...] = tuple({"x": i / 9} for i in range(10))
 BALLOT = Ballot(CANDIDATES, votes=2)
+FINDINGS = LocalFindings(LocalSearch(Space({"x": Float(0.0, 1.0)}).to_json(), trials=5))
 encode = msgspec.msgpack.encode
 
 
@@ -39,6 +42,7 @@ def request(ballot: Ballot = BALLOT, session: bytes = b"s", **changes: object) -
         variance=139.0,
         deadline=math.inf,
         line=bytes(32),
+        at_least=None,
         query=ballot,
     )
     return encode(msgspec.structs.replace(asked, **changes))
@@ -69,7 +73,7 @@ def test_a_question_beyond_the_budget_is_refused_before_anyone_is_asked() -> Non
     with pytest.raises(BudgetExceeded):
         replace(built, channel=Unreachable(5)).sum(BALLOT, "vote")
     with pytest.raises(BudgetExceeded):
-        replace(built, channel=Unreachable(5)).gather(LocalWinner(CANDIDATES), "winners")
+        replace(built, channel=Unreachable(5)).gather(FINDINGS, "winners")
     assert len(built.ledger) == 0
 
 
@@ -131,7 +135,10 @@ def test_a_client_pays_from_its_own_ledger_over_several_rounds() -> None:
         (b"\xc1", "cannot be read"),
         (encode([9, VERSION, b"s" * SESSION_BYTES, b""]), "cannot be read"),
         (encode([1, VERSION, b"s" * SESSION_BYTES, "masks", "much", []]), "cannot be read"),
-        (encode(Continue(VERSION + 1, b"s" * SESSION_BYTES, b"")), "version 3"),
+        (
+            encode(Continue(VERSION + 1, b"s" * SESSION_BYTES, b"")),
+            f"version {VERSION + 1}; this client has {VERSION}",
+        ),
         (encode(Continue(VERSION, b"s", b"")), "32 bytes"),
         (encode(Continue(VERSION, b"s" * SESSION_BYTES, b"")), "no sum is under way"),
         (request(secure="plain"), "this client takes 'masks'"),
@@ -151,7 +158,7 @@ def test_a_client_pays_from_its_own_ledger_over_several_rounds() -> None:
         (request(variance=math.nan), "variance"),
         (request(Ballot(CANDIDATES, votes=10)), "votes is 10 of 10"),
         (request(Ballot((), votes=1)), "candidates is 0"),
-        (encode(AskInClear(VERSION, b"s" * SESSION_BYTES, LocalWinner(CANDIDATES))), "own budget"),
+        (encode(AskInClear(VERSION, b"s" * SESSION_BYTES, FINDINGS)), "own budget"),
         (
             encode(AskInClear(VERSION, b"s" * SESSION_BYTES, LocalTraining(CANDIDATES, (), 1, 0))),
             "own budget",
@@ -231,7 +238,7 @@ def test_a_mistake_of_all_clients_is_reported() -> None:
 
 def test_answers_in_clear_need_an_infinite_budget_on_both_sides() -> None:
     built = federation([likes(0.5)] * 5, budget=Budget(math.inf, 1e-5))
-    answers = built.gather(LocalWinner(CANDIDATES), "winners")
+    answers = built.gather(FINDINGS, "winners")
     assert len(answers) == 5
     assert built.ledger.total().epsilon == math.inf
     assert channel(built).endpoints[0].ledger.total().epsilon == math.inf

@@ -9,15 +9,17 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
-    ("space", "files", "flower_project", "journal", "privacy.skellam"),
+    ("arrays", "space", "files", "flower_project", "journal", "privacy.skellam", "secure.ring"),
+    ("optima", "surfaces"),
+    ("cells",),
     ("privacy.events",),
     ("privacy.bounds",),
     ("privacy.accounting",),
     ("privacy.mechanisms",),
     ("privacy.ledger", "secure.crypto", "secure.graph", "secure.roster", "secure.shamir"),
     ("receipts", "secure.protocol"),
-    ("secure.messages", "secure.plain"),
-    ("flower.wire", "secure.setup"),
+    ("secure.messages", "secure.multiparty", "secure.plain"),
+    ("flower.wire", "secure.encrypted", "secure.setup"),
     ("secure.masks",),
     ("secure.opening",),
     ("privacy.planner",),
@@ -25,7 +27,9 @@ LAYERS = (
     ("data.formats", "data.folders", "data.holdings", "data.skews", "sgd"),
     ("data.fetching", "data.images", "data.partitions", "data.picture", "data.tabular"),
     ("data.sources", "dense", "modules", "sklearn_task", "task"),
-    ("query", "ways"),
+    ("local_search",),
+    ("combining", "ways"),
+    ("query",),
     ("torch_task",),
     ("grids", "simulation"),
     ("endpoint", "membership"),
@@ -33,16 +37,19 @@ LAYERS = (
     ("flower.channel", "flower.processes", "training"),
     ("tables",),
     ("table_maker",),
-    ("tuners.tuner",),
-    ("tuners.baselines", "tuners.voting"),
+    ("tuners.modes", "tuners.tuner"),
+    ("tuners.baselines", "tuners.combine", "tuners.flora", "tuners.voting"),
     ("result",),
     ("tuning", "report", "plan"),
     ("flower.server", "job"),
     ("flower.simulation",),
     ("bench.flower_app", "bench.plain_loop"),
     (
+        "bench.combine",
+        "bench.combine_figures",
         "bench.dp_hype",
         "bench.dp_hype_figures",
+        "bench.encrypted",
         "bench.flower",
         "bench.scaling",
         "bench.secure_sum",
@@ -56,7 +63,17 @@ LAYERS = (
     ("cli",),
 )
 """Each module imports from earlier layers only."""
-HEAVY = ("dp_accounting", "scipy.stats", "sklearn", "torch", "flwr", "plotly", "mpmath", "optuna")
+HEAVY = (
+    "dp_accounting",
+    "scipy.stats",
+    "sklearn",
+    "torch",
+    "flwr",
+    "plotly",
+    "mpmath",
+    "optuna",
+    "seal",
+)
 
 
 def modules() -> dict[str, Path]:

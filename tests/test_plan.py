@@ -53,7 +53,7 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
         ("search.votes=0", "search.votes is 0; allowed is a whole number from 1"),
         ("search.votes=true", "search.votes is True; allowed is a whole number"),
         ("search.votes=100", "search.votes is 100 of 100 candidates; allowed is 1 to 99"),
-        ("search.method=borda", "search.method is 'borda'; allowed is 'vote' or 'random-guess'"),
+        ("search.method=borda", "search.method is 'borda'; allowed is 'vote' or 'combine'"),
         ("search.sampling=halton", "search.sampling is 'halton'; allowed is 'sobol' or"),
         ("privacy.epsilon=0", "privacy.epsilon is 0; allowed is a number from 0.001 to 30, or inf"),
         ("privacy.epsilon='1'", "privacy.epsilon is '1'; allowed is a number"),

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tacit.query import Array, Ballot, LocalWinner, NothingToSay, ranking
-from tacit.space import Config
-from tacit.task import FunctionClient, as_client, scores
+from tacit.arrays import Array
+from tacit.combining import LocalFindings
+from tacit.local_search import LocalSearch, ranking
+from tacit.query import Ballot
+from tacit.space import Config, Int, Space
+from tacit.task import FunctionClient, NothingToSay, as_client, scores
 from tests.randomness import FALSE_ALARM
 
 CANDIDATES: tuple[Config, ...] = tuple({"x": i} for i in range(6))
+FINDINGS = LocalFindings(LocalSearch(Space({"x": Int(0, 5)}).to_json(), trials=6))
 
 
 def scored(*losses: float) -> FunctionClient:
@@ -45,7 +49,7 @@ def test_a_client_without_a_finite_loss_has_nothing_to_say(bad: float) -> None:
     with pytest.raises(NothingToSay):
         Ballot(CANDIDATES, votes=2).answer(scored(*[bad] * 6))
     with pytest.raises(NothingToSay):
-        LocalWinner(CANDIDATES).answer(scored(*[bad] * 6))
+        FINDINGS.answer(scored(*[bad] * 6))
 
 
 def test_ties_break_at_random() -> None:

@@ -53,6 +53,7 @@ def vote() -> dict[str, Any]:
             "covers": COVERS,
         },
         "accuracy": 0.97312,
+        "note": "",
         "seconds": {"evaluate": 12.0, "open": 0.5},
         "bytes": {"evaluate": {"up": 5000, "down": 20_000}, "open": {"up": 1000, "down": 4000}},
         "evaluation": {
@@ -86,7 +87,7 @@ def ledger(epsilon: float = 0.99991, kind: str = "skellam") -> dict[str, Any]:
 
 def in_clear() -> dict[str, Any]:
     result = vote()
-    result.update(method="mean-of-winners", tally=None)
+    result.update(method="combine", tally=None)
     result["clients"] = {"asked": 0, "answered": 0, "dropped": 0}
     result["privacy"].update(
         epsilon="inf",
@@ -196,7 +197,7 @@ def test_states_the_guarantee_with_epsilon_rounded_up() -> None:
     assert "δ = 0.00001" in text
     assert "exp(ε) = 2.719" in text  # e^0.99991 is 2.71804
     assert "Against whom honest-but-curious server" in text
-    assert "What the server saw the noisy tally only" in text
+    assert "What the server saw the noisy sums only" in text
     assert "at most 10% of the clients drop out; 1 of 50 did" in text
     assert "at most 0% of the clients tell their noise; a curious participant is not" in text
     assert "variance required 138.9 (σ = 11.8), delivered 153.8 (σ = 12.4)" in text
@@ -225,7 +226,7 @@ def test_an_infinite_epsilon_is_a_warning_and_no_statement() -> None:
     assert '<div class="warning" role="alert"><strong>No privacy guarantee' in page
     assert "<blockquote>" not in page
     assert "What the server saw clients’ answers in clear, to “the question”" in text
-    assert "There is none: the method “mean-of-winners” had clients answer in clear" in text
+    assert "There is none: the method “combine” had clients answer in clear" in text
     assert "spent so far ∞ 0.00001 budget 4.0 0.00001" in text
 
 
@@ -309,7 +310,7 @@ def test_is_smaller_than_six_megabytes_with_plotly_inside() -> None:
     [
         (tacit.Vote(votes=3, candidates=16), 1.0),
         (tacit.RandomGuess(candidates=16), 1.0),
-        (tacit.MeanOfWinners(candidates=16), math.inf),
+        (tacit.Combine("mean", "clear", candidates=16), math.inf),
     ],
 )
 def test_renders_what_a_real_run_wrote(method: Tuner, epsilon: float) -> None:

@@ -45,6 +45,7 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "clients",
         "privacy",
         "accuracy",
+        "note",
         "seconds",
         "bytes",
         "evaluation",
@@ -108,8 +109,8 @@ def test_without_a_name_every_call_stands_alone() -> None:
 
 
 def test_methods_in_clear_need_an_infinite_budget_and_say_so() -> None:
-    method = tacit.MeanOfWinners(candidates=16)
-    with pytest.raises(ValueError, match="'mean-of-winners' sends answers in clear"):
+    method = tacit.Combine("mean", "clear", candidates=16, sampling="sobol")
+    with pytest.raises(ValueError, match="'combine' sends answers in clear"):
         tacit.tune([loss] * 10, SPACE, method)
     result = tacit.tune([loss] * 10, SPACE, method, tacit.Budget(math.inf, 1e-5), seed=1)
     assert result.privacy.epsilon == math.inf
@@ -125,7 +126,7 @@ def test_the_mean_of_winners_is_taken_in_the_logarithm_on_such_axes() -> None:
 
     space = {"rate": tacit.Float(1e-4, 1.0, log=True)}
     clients = [near(-3.0), near(-1.0)] * 3
-    method = tacit.MeanOfWinners(candidates=5, sampling="grid")
+    method = tacit.Combine("mean", "clear", candidates=5)
     result = tacit.tune(clients, space, method, tacit.Budget(math.inf, 1e-5))  # type: ignore[arg-type]
     assert result.config["rate"] == pytest.approx(1e-2)
 

@@ -12,7 +12,9 @@ from tacit.sklearn_task import SklearnTask
 from tacit.space import Choice, Float, Int, Space
 from tacit.tables import ScoreTable
 from tacit.torch_task import TorchTask
-from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
+from tacit.tuners.baselines import Opt, RandomGuess
+from tacit.tuners.combine import Combine
+from tacit.tuners.flora import Flora
 from tacit.tuners.voting import Vote
 from tacit.tuning import tune
 
@@ -21,10 +23,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Budget",
     "Choice",
+    "Combine",
     "Float",
+    "Flora",
     "Int",
     "Ledger",
-    "MeanOfWinners",
     "Opt",
     "RandomGuess",
     "Result",

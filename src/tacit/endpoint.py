@@ -18,18 +18,19 @@ from msgspec import Struct, structs
 
 from tacit.privacy.events import Unprotected
 from tacit.privacy.ledger import BudgetExceeded, Ledger
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import Mechanism, Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
-from tacit.query import InClear, LocalTraining, LocalValidation, NothingToSay, SumQuery, Sums
+from tacit.query import InClear, LocalTraining, LocalValidation, SumQuery, Sums
 from tacit.receipts import Receipt
 from tacit.secure.crypto import DIGEST_BYTES, digest
+from tacit.secure.encrypted import EncryptedParticipant
 from tacit.secure.masks import MaskedParticipant
 from tacit.secure.plain import PlainParticipant
-from tacit.secure.protocol import Participant, Refused, Round
+from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS, PLAIN, Participant, Refused, Round
 from tacit.secure.roster import Identity, Roster
-from tacit.task import Client
+from tacit.task import Client, NothingToSay
 
-VERSION = 2
+VERSION = 3
 SESSION_BYTES = 32
 LONGEST_DEADLINE = 86_400.0
 EVALUATING = 0.9
@@ -40,7 +41,8 @@ class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
     """A question whose answers will be summed; the reply opens the secure sum.
 
     ``line`` is the digest of the line that the server's ledger was charged with for this question:
-    who signs a receipt for it pins that line, and all before it.
+    who signs a receipt for it pins that line, and all before it. With ``at_least``, the sum opens
+    which entries reach that, and nothing else. A ``variance`` of 0 asks for no noise at all.
     """
 
     version: int
@@ -52,6 +54,7 @@ class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
     variance: float
     deadline: float
     line: bytes
+    at_least: int | None
     query: Sums
 
 
@@ -97,7 +100,8 @@ class Endpoint:
     first reply leaves exactly then, however long the evaluation took.
 
     ``participation`` None takes the server's word for how many clients there are and how many may
-    drop out or collude; ``least_share_variance`` is the least noise this client will add.
+    drop out or collude; ``least_share_variance`` is the least noise this client will add, in
+    squared units; ``secure`` is the kind of sum it takes, None for any that hides its answer.
     """
 
     number: int
@@ -107,7 +111,7 @@ class Endpoint:
     identity: Identity | None = None
     roster: Roster | None = None
     least_share_variance: float = 0.0
-    secure: str = "masks"
+    secure: str | None = MASKS
     trains: bool = False
     punctual: bool = False
     """Whether the first reply waits for the deadline; with a roster there must be one then."""
@@ -139,15 +143,19 @@ class Endpoint:
         mechanism = self._accepted(asked)
         seconds = asked.deadline * EVALUATING if self.punctual else asked.deadline
         noisy = self._noisy_answer(asked.query, mechanism, seconds)
-        step = self._participant(asked.session, question, mechanism).begin(noisy)
+        step = self._participant(asked, question, mechanism).begin(noisy)
         if self.punctual and math.isfinite(asked.deadline):
             time.sleep(max(begun + asked.deadline - time.monotonic(), 0.0))
         return encode(Waiting(question, asked, step.state)), step.reply
 
-    def _accepted(self, asked: AskSum) -> SkellamMechanism:
+    def _accepted(self, asked: AskSum) -> Mechanism:
         """The noise for a question that this client is willing to answer, or :class:`Refused`."""
-        if asked.secure != self.secure:
-            raise Refused(f"the sum would be {asked.secure!r}; this client takes {self.secure!r}")
+        taken = (self.secure,) if self.secure else HIDING
+        if asked.secure not in taken:
+            raise Refused(
+                f"the sum would be {asked.secure!r}; this client takes "
+                f"{' or '.join(map(repr, taken))}"
+            )
         if len(asked.line) != DIGEST_BYTES:
             raise Refused(f"a ledger line's digest has {DIGEST_BYTES} bytes, not {len(asked.line)}")
         longest = LONGEST_DEADLINE if self.punctual and self.roster else math.inf
@@ -157,10 +165,15 @@ class Endpoint:
             )
         if self.ledger.knows(asked.session.hex()):
             raise Refused("this session was answered before")
+        if not asked.variance and asked.secure != ENCRYPTED:
+            raise Refused(f"a sum without noise is {ENCRYPTED!r} or not at all")
+        if asked.at_least is not None and asked.secure != ENCRYPTED:
+            raise Refused(f"only a sum of the kind {ENCRYPTED!r} opens what reaches a threshold")
         mechanism = self._mechanism(asked)
-        if mechanism.share_variance < self.least_share_variance:
+        added = mechanism.share_variance / mechanism.bound.unit**2
+        if added < self.least_share_variance:
             raise Refused(
-                f"each client would add noise of variance {mechanism.share_variance:g}; this "
+                f"each client would add noise of variance {added:g}; this "
                 f"client adds {self.least_share_variance:g} at least"
             )
         try:
@@ -177,13 +190,13 @@ class Endpoint:
         if message.session != asked.session:
             raise Refused("the message belongs to another session")
         mechanism = self._mechanism(asked)
-        participant = self._participant(asked.session, waiting.question, mechanism)
+        participant = self._participant(asked, waiting.question, mechanism)
         step = participant.step(waiting.sum_state, message.body)
         if step.releases:
             self._release(asked, waiting.question, mechanism)
         return encode(structs.replace(waiting, sum_state=step.state)), step.reply
 
-    def _release(self, asked: AskSum, question: bytes, mechanism: SkellamMechanism) -> None:
+    def _release(self, asked: AskSum, question: bytes, mechanism: Mechanism) -> None:
         """Charge before the vector leaves, once a session whatever became of the state."""
         session = asked.session.hex()
         if self.ledger.knows(session):
@@ -218,7 +231,7 @@ class Endpoint:
         except NothingToSay:
             raise Refused("nothing to say") from None
 
-    def _mechanism(self, asked: AskSum) -> SkellamMechanism:
+    def _mechanism(self, asked: AskSum) -> Mechanism:
         try:
             said = Participation(asked.clients, asked.dropout, asked.colluding)
             if self.participation and self.participation != said:
@@ -226,21 +239,19 @@ class Endpoint:
                     f"the question is for {_terms(said)}; this client knows of "
                     f"{_terms(self.participation)}"
                 )
-            return SkellamMechanism(asked.query.bound, said, asked.variance)
+            return mechanism_of(asked.query.bound, said, asked.variance)
         except ValueError as error:
             raise Refused(str(error)) from None
 
-    def _participant(
-        self, session: bytes, question: bytes, mechanism: SkellamMechanism
-    ) -> Participant:
-        around = Round.of(session, mechanism, question)
-        if self.secure == "plain":
+    def _participant(self, asked: AskSum, question: bytes, mechanism: Mechanism) -> Participant:
+        around = Round.of(asked.session, mechanism, question, asked.at_least)
+        if asked.secure == ENCRYPTED:
+            return EncryptedParticipant(around)
+        if asked.secure == PLAIN:
             return PlainParticipant(around)
         return MaskedParticipant(around, self.number, self.identity, self.roster)
 
-    def _noisy_answer(
-        self, query: SumQuery, mechanism: SkellamMechanism, seconds: float
-    ) -> IntArray:
+    def _noisy_answer(self, query: SumQuery, mechanism: Mechanism, seconds: float) -> IntArray:
         """The answer, or an abstention: whichever it is, checked and noised in the same way."""
         try:
             return mechanism.perturb(_in_time(lambda: query.answer(self.client), seconds))

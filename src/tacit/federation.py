@@ -16,23 +16,29 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from tacit.arrays import Arrays
+from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
 from tacit.journal import Journal
-from tacit.privacy.events import Unprotected
+from tacit.privacy.bounds import Bound
+from tacit.privacy.events import Composed, Unprotected
 from tacit.privacy.ledger import Charge, Ledger
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
-from tacit.query import Arrays, InClear, Sums
+from tacit.query import InClear, Sums
 from tacit.secure.crypto import digest
+from tacit.secure.encrypted import EncryptedSum
 from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainSum
-from tacit.secure.protocol import Refused, Round, SecureSum, TooFewClients
+from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN, Refused, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
 from tacit.task import Client
 
 EVALUATE = "evaluate"
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
+BoolArray = npt.NDArray[np.bool_]
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many clients are through it, and how many there are."""
 
@@ -113,6 +119,8 @@ class Sum:
     asked: int
     answered: int
     charge: Charge
+    variance: float
+    """Of the noise in each entry, as its question asked for it."""
 
 
 @dataclass
@@ -148,15 +156,54 @@ class Federation:
             TooFewClients: when too many dropped out; what was charged stays charged.
             SpoiledSum: when what clients shared does not fit together; likewise.
         """
-        place, asks = len(self.turnouts), self._digest(query, label)
-        known = self._recalled(place, asks)
+        return self._opened(query, label)
+
+    @property
+    def steps(self) -> int:
+        """How finely fractions are counted in sums: finer than the noise would be no use."""
+        return STEPS if self.variance else EXACT_STEPS
+
+    def check(self, *bounds: Bound) -> None:
+        """Refuse questions of which not all can be afforded, before the first is asked."""
+        asked = [mechanism_of(bound, self.participation, self.variance) for bound in bounds]
+        self.ledger.check(Composed(tuple(one.event for one in asked)), "all questions of this run")
+
+    def reached(self, query: Sums, at_least: int, label: str) -> BoolArray:
+        """Which entries of the sum reach a threshold, which is raised by what noise alone reaches.
+
+        A secure sum that can opens just that; any other opens the sum, and it is compared here.
+        Either costs what the sum costs. Noise would carry empty entries over a low threshold: it is
+        raised so far that one of them in all is expected to do so in every other sum.
+        """
+        threshold = at_least + self._noise_margin(query.bound)
+        if self.secure.opens_thresholds:
+            return self._opened(query, label, threshold).value.astype(np.bool_)
+        return self._opened(query, label).value >= threshold
+
+    def _noise_margin(self, bound: Bound) -> int:
+        from scipy.stats import norm
+
+        if not self.variance:
+            return 0
+        delivered = mechanism_of(bound, self.participation, self.variance).delivered_variance
+        return math.ceil(float(norm.isf(0.5 / bound.length)) * math.sqrt(delivered))
+
+    def _opened(self, query: Sums, label: str, at_least: int | None = None) -> Sum:
+        place, asks = len(self.turnouts), self._digest(query, label, at_least)
+        mechanism = mechanism_of(query.bound, self.participation, self.variance)
+        known = self._recalled(place, asks, mechanism.share_variance)
         if known:
             self.turnouts.append((known.asked, known.answered))
             return known
-        mechanism = SkellamMechanism(query.bound, self.participation, self.variance)
-        charge = self.ledger.charge(mechanism.event, label, self.run)
+        if not self.variance and self.secure.name != ENCRYPTED:
+            raise ValueError(
+                f"the sums are {self.secure.name!r} and would have no noise; allowed is that with "
+                f"{ENCRYPTED!r} sums only: give a finite epsilon"
+            )
         session = token_bytes(SESSION_BYTES)
-        question = encode(self._question(session, charge, query))
+        self.secure.check(Round.of(session, mechanism, at_least=at_least))
+        charge = self.ledger.charge(mechanism.event, label, self.run)
+        question = encode(self._question(session, charge, query, at_least))
         clients = list(self.channel.clients)
         first = self._ask(EVALUATE, dict.fromkeys(clients, question))
 
@@ -164,9 +211,10 @@ class Federation:
             once = {id(body): encode(Continue(VERSION, session, body)) for body in bodies.values()}
             return self._ask(stage, {client: once[id(body)] for client, body in bodies.items()})
 
-        around = Round.of(session, mechanism, digest(b"question", question))
+        around = Round.of(session, mechanism, digest(b"question", question), at_least)
         total = self.secure.total(around, first, carry)
-        opened = Sum(total.value, len(clients), len(total.survivors), charge)
+        noise = mechanism.share_variance * len(total.survivors)
+        opened = Sum(total.value, len(clients), len(total.survivors), charge, noise)
         if self.journal:
             self.journal.add(place, _noted(opened, asks))
         self.turnouts.append((opened.asked, opened.answered))
@@ -188,7 +236,9 @@ class Federation:
             raise TooFewClients(stage, len(replies), self.participation.threshold)
         return [msgspec.msgpack.decode(reply, type=Arrays) for reply in replies.values()]
 
-    def _question(self, session: bytes, charge: Charge, query: Sums) -> AskSum:
+    def _question(
+        self, session: bytes, charge: Charge, query: Sums, at_least: int | None
+    ) -> AskSum:
         return AskSum(
             version=VERSION,
             session=session,
@@ -199,14 +249,17 @@ class Federation:
             variance=self.variance,
             deadline=self.deadline,
             line=bytes.fromhex(charge.digest),
+            at_least=at_least,
             query=query,
         )
 
-    def _digest(self, query: Sums, label: str) -> str:
+    def _digest(self, query: Sums, label: str, at_least: int | None) -> str:
         terms = f"{label} {self.participation} {self.variance!r}"
+        if at_least is not None:
+            terms += f" at least {at_least}"
         return digest(b"asked", terms.encode(), encode(query)).hex()
 
-    def _recalled(self, place: int, asks: str) -> Sum | None:
+    def _recalled(self, place: int, asks: str, share_variance: float) -> Sum | None:
         """The total that a killed run of this name opened at this place, if it did."""
         noted: dict[str, Any] | None = self.journal.pieces.get(place) if self.journal else None
         if noted is None:
@@ -222,7 +275,8 @@ class Federation:
                 f"the ledger does not hold the charge of the run {self.run!r}; give it its own"
             )
         asked, answered = noted["clients"]
-        return Sum(np.array(noted["value"], dtype=np.int64), asked, answered, charge)
+        value = np.array(noted["value"], dtype=np.int64)
+        return Sum(value, asked, answered, charge, share_variance * answered)
 
     def _ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
         cost = self.costs.setdefault(stage, StageCost())
@@ -232,6 +286,16 @@ class Federation:
         cost.down += sum(map(len, requests.values()))
         cost.up += sum(map(len, replies.values()))
         return replies
+
+
+def secure_sum(name: str, roster: Roster | None) -> SecureSum:
+    """The server's half of the secure sum of this name."""
+    sums: dict[str, SecureSum] = {
+        MASKS: MaskedSum(roster),
+        PLAIN: PlainSum(),
+        ENCRYPTED: EncryptedSum(),
+    }
+    return sums[name]
 
 
 def _noted(opened: Sum, asks: str) -> dict[str, Any]:
@@ -251,7 +315,7 @@ def local_federation(
     run: str,
     variance: float,
     *,
-    secure: str = "masks",
+    secure: str = MASKS,
     roster: bool = True,
     deadline: float = math.inf,
     trains: bool = False,
@@ -284,10 +348,9 @@ def local_federation(
         for number, client in enumerate(clients)
     ]
     channel = LocalChannel(endpoints, drops or {}, progress or (lambda *_: None), abstentions)
-    sums: dict[str, SecureSum] = {"masks": MaskedSum(listed), "plain": PlainSum()}
     return Federation(
         channel,
-        sums[secure],
+        secure_sum(secure, listed),
         ledger,
         participation,
         run,

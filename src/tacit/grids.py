@@ -2,6 +2,7 @@
 
 DP-HYPE prints one list of learning rates in its Table III and runs another in its code; both are
 here. Decay is the factor on the learning rate after every epoch, so that 0 means one epoch only.
+PrivTuna (Table I) tunes the server's learning rate and momentum; its clients' are fixed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,25 @@ def _dp_hype(rates: list[float]) -> Space:
     return Space({"learning_rate": Choice(rates), "decay": _DECAY, "momentum": _MOMENTUM})
 
 
+def _privtuna(rates: list[float], momenta: list[float]) -> Space:
+    return Space(
+        {
+            "server_learning_rate": Choice(rates),
+            "server_momentum": Choice(momenta),
+            "learning_rate": Choice([0.01]),
+            "momentum": Choice([0.01]),
+        }
+    )
+
+
 GRIDS: Mapping[str, Space] = MappingProxyType(
     {
         "dp-hype-table": _dp_hype([0.5, 0.1, 0.05, 1e-3, 5e-3, 1e-5, 1e-6, 5e-6, 5e-7, 1e-7]),
         "dp-hype-code": _dp_hype([0.5, 0.1, 0.05, 5e-4, 1e-4, 1e-6, 5e-7, 1e-7, 5e-8, 1e-8]),
+        "privtuna-iid": _privtuna(
+            [0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5], [0.0, 0.3, 0.6, 0.9, 0.92, 0.93, 0.95]
+        ),
+        "privtuna-skew": _privtuna([0.01, 0.03, 0.05, 0.1, 0.3, 0.5], [0.0, 0.3, 0.6, 0.9]),
     }
 )
 """Every grid, by its name."""

@@ -21,7 +21,7 @@ from tacit.data.sources import load
 from tacit.federation import Federation, Progress, local_federation
 from tacit.files import write_whole
 from tacit.journal import resident_megabytes
-from tacit.plan import Plan
+from tacit.plan import Plan, combining
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -32,7 +32,7 @@ from tacit.simulation import built_in_task, simulated_clients
 from tacit.space import Choice
 from tacit.torch_task import TorchClient, TorchTask
 from tacit.training import federated_average
-from tacit.tuners.baselines import MeanOfWinners, Opt, RandomGuess
+from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, noise_for, run_name
@@ -76,7 +76,7 @@ class Parts:
         dataset = dataset_of(plan)
         task = task_of(plan, dataset)
         budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
-        method = tuner(plan, task.initial)
+        method = tuner(plan, task)
         clients = clients_of(plan, dataset, task)
         noise = noise_for(method, plan.space, budget)
         return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
@@ -180,20 +180,23 @@ def clients_of(plan: Plan, dataset: Dataset, task: TorchTask) -> list[TorchClien
         raise ValueError(f"federation.{error}") from None
 
 
-def tuner(plan: Plan, start: Callable[[int], Weights]) -> Tuner:
+def tuner(plan: Plan, network: TorchTask) -> Tuner:
     """The method that a plan names."""
     search, task = plan.search, plan.task
+    combined = combining(plan)
+    if combined:
+        return combined
     methods: dict[str, Tuner] = {
         "vote": Vote(search.votes, search.candidates, search.sampling),
         "random-guess": RandomGuess(search.candidates, search.sampling),
         "opt": Opt(
-            start,
+            network.initial,
             max(task.train_rounds, 1),
             task.train_epochs,
             search.candidates,
             search.sampling,
+            network.trained,
         ),
-        "mean-of-winners": MeanOfWinners(search.candidates, search.sampling),
     }
     return methods[search.method]
 
@@ -211,6 +214,7 @@ def _train(plan: Plan, result: Result, task: TorchTask, federation: Federation) 
         task.initial(1),
         plan.task.train_rounds,
         plan.task.train_epochs,
+        task.trained,
     )
 
 

@@ -11,7 +11,10 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Piece = int | str
+P = TypeVar("P", int, str)
 
 
 class Journal:
@@ -25,7 +28,7 @@ class Journal:
         text = json.dumps(recipe, sort_keys=True)
         self.path = folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        self.pieces: dict[int, Any] = {}
+        self.pieces: dict[Piece, Any] = {}
         whole = 0
         if self.path.exists():
             for line in self.path.read_bytes().splitlines(keepends=True):
@@ -37,7 +40,7 @@ class Journal:
             os.truncate(self.path, whole)
 
     def complete(
-        self, pool: Executor, work: Mapping[int, Callable[[], Any]], done: Callable[[int], None]
+        self, pool: Executor, work: Mapping[P, Callable[[], Any]], done: Callable[[P], None]
     ) -> None:
         """Do the pieces that are missing, and record each as it is finished.
 
@@ -55,7 +58,7 @@ class Journal:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
-    def add(self, piece: int, result: Any) -> None:
+    def add(self, piece: Piece, result: Any) -> None:
         """Record one finished piece durably."""
         self.pieces[piece] = result
         with self.path.open("ab") as file:

@@ -34,7 +34,7 @@ from tacit.privacy.ledger import Ledger, check_name
 from tacit.privacy.mechanisms import Participation
 from tacit.receipts import Receipt
 from tacit.secure.crypto import digest
-from tacit.secure.protocol import Refused
+from tacit.secure.protocol import HIDING, MASKS, Refused
 from tacit.secure.roster import Identity, Roster
 
 KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
@@ -61,6 +61,9 @@ class Membership:
     dropout: float
     colluding: float
     least_share_variance: float
+    secure: str = MASKS
+    """The kind of sum that members take; ``encrypted`` trusts the server to be honest but curious,
+    and tells in the roster's file that everybody agreed to that."""
 
     def __post_init__(self) -> None:
         check_name(self.federation)
@@ -72,6 +75,10 @@ class Membership:
             raise ValueError(
                 f"least_share_variance is {self.least_share_variance!r}; allowed is a finite "
                 "number from 0"
+            )
+        if self.secure not in HIDING:
+            raise ValueError(
+                f"secure is {self.secure!r}; allowed is {' or '.join(map(repr, HIDING))}"
             )
         self.participation  # noqa: B018  # refuses numbers that cannot be
 
@@ -106,6 +113,7 @@ class Membership:
                 "dropout": self.dropout,
                 "colluding": self.colluding,
                 "least_share_variance": self.least_share_variance,
+                **({} if self.secure == MASKS else {"secure": self.secure}),
                 "members": {name: write_public(key) for name, key in keys},
             }
         )
@@ -117,7 +125,7 @@ class Membership:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"not a TOML file: {error}") from None
-        for name in _KEYS ^ table.keys():
+        for name in _KEYS ^ (table.keys() - {"secure"}):
             found = "is missing" if name in _KEYS else "is not a key of a roster"
             raise ValueError(f"{name} {found}; a roster has {', '.join(sorted(_KEYS))}")
         members = table["members"]
@@ -127,7 +135,10 @@ class Membership:
             table["federation"],
             tuple(members),
             Roster(tuple(read_public(key) for key in members.values())),
-            *(_number(table, name) for name in ("dropout", "colluding", "least_share_variance")),
+            _number(table, "dropout"),
+            _number(table, "colluding"),
+            _number(table, "least_share_variance"),
+            table.get("secure", MASKS),
         )
 
     @classmethod

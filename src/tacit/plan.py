@@ -16,14 +16,19 @@ from typing import Any, TypeVar
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
 from tacit.halving import LOCAL_SEARCHES
+from tacit.local_search import SAMPLERS
 from tacit.networks import NETWORKS
 from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
-from tacit.sgd import METRICS, check_config
+from tacit.sgd import METRICS, SERVER_HYPERPARAMETERS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
+from tacit.tuners.combine import STRATEGIES, Combine
+from tacit.tuners.flora import SURFACES, Flora
+from tacit.tuners.modes import MODES
+from tacit.tuners.tuner import Tuner
 
-METHODS = ("vote", "random-guess", "opt", "mean-of-winners")
+METHODS = ("vote", "combine", "flora", "random-guess", "opt")
 DENSE = "dense"
-SECURE_SUMS = ("masks", "plain")
+SECURE_SUMS = ("masks", "encrypted", "plain")
 ENGINES = ("local", "flower-simulation")
 DEFAULT_SPACE: dict[str, Any] = {
     "learning_rate": {"low": 1e-4, "high": 1.0, "log": True},
@@ -90,9 +95,15 @@ class Search:
 
     method: str = _one_of("vote", METHODS)
     candidates: int = _whole(100, 2, 1_000_000)
-    sampling: str = _one_of("sobol", SAMPLINGS)
+    sampling: str = _one_of("sobol", SAMPLERS)
     votes: int = _whole(5, 1, 1_000_000)
     local: str = _one_of("full", LOCAL_SEARCHES)
+    mode: str = _one_of("dp", MODES)
+    strategy: str = _one_of("dbscan", STRATEGIES)
+    points: int = _whole(10, 1, 10_000)
+    min_points: int = _whole(0, 0, 1_000_000)
+    surface: str = _one_of("sgm", SURFACES)
+    clip: float = _number(1.0, 0.001, 1000.0)
     seed: int = _whole(1, 0, 2**63 - 1)
 
 
@@ -101,7 +112,10 @@ class PrivacyTerms:
     """What may be spent, and against whom it must hold."""
 
     epsilon: float = _number(
-        1.0, LEAST_EPSILON, LARGEST_EPSILON, ", or inf for methods that send answers in clear"
+        1.0,
+        LEAST_EPSILON,
+        LARGEST_EPSILON,
+        ", or inf for methods in clear and encrypted sums without noise",
     )
     delta: float = _number(1e-5, LEAST_DELTA, LARGEST_DELTA)
     dropout: float = _number(0.1, 0.0, 0.9)
@@ -139,7 +153,7 @@ class Plan:
     Traceback (most recent call last):
         ...
     ValueError: search.vote is not a key; allowed are method, candidates, sampling, votes, \
-local, seed
+local, mode, strategy, points, min_points, surface, clip, seed
     >>> read_plan({"privacy": {"delta": "small"}})
     Traceback (most recent call last):
         ...
@@ -270,19 +284,89 @@ def _read_space(table: Mapping[str, Any]) -> Space:
     return space
 
 
-def _check_together(plan: Plan) -> None:
-    """What single keys cannot tell."""
+def combining(plan: Plan) -> Tuner | None:
+    """The method of a plan, if it combines what clients found by themselves."""
+    search = plan.search
+    shared = (search.mode, search.candidates, search.sampling)
+    if search.method == "combine":
+        return Combine(search.strategy, *shared, search.points, search.min_points or None)
+    if search.method == "flora":
+        return Flora(search.surface, *shared, search.clip)
+    return None
+
+
+def _check_combining(plan: Plan) -> None:
+    search, privacy, secure = plan.search, plan.privacy, plan.federation.secure
+    try:
+        combining(plan)
+    except ValueError as error:
+        raise ValueError(f"search: {error}") from None
+    if search.mode != "clear" and (search.mode == "encrypted") != (secure == "encrypted"):
+        needed = "encrypted" if search.mode == "encrypted" else "masks"
+        raise ValueError(
+            f"search.mode is {search.mode!r} and federation.secure is {secure!r}; allowed with it "
+            f"is federation.secure = {needed!r}"
+        )
+    if search.mode == "dp" and math.isinf(privacy.epsilon):
+        raise ValueError(
+            "privacy.epsilon is inf; allowed with search.mode 'dp' is a number from "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}"
+        )
+    if search.method == "combine" and search.strategy == "dbscan" and plan.task.score != "error":
+        raise ValueError(
+            f"task.score is {plan.task.score!r}; allowed with search.strategy 'dbscan', which "
+            "compares accuracies, is 'error'"
+        )
+
+
+def _check_vote(plan: Plan) -> None:
     candidates = plan.space.count(plan.search.candidates, plan.search.sampling)
-    if plan.search.method == "vote" and not plan.search.votes < candidates:
+    if not plan.search.votes < candidates:
         raise ValueError(
             f"search.votes is {plan.search.votes} of {candidates} candidates; allowed is 1 to "
             f"{candidates - 1}"
         )
-    if plan.search.method == "vote" and math.isinf(plan.privacy.epsilon):
+    if math.isinf(plan.privacy.epsilon):
         raise ValueError(
             "privacy.epsilon is inf; allowed with search.method 'vote' is a number from "
             f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}"
         )
+
+
+def _check_server(plan: Plan) -> None:
+    """A client that trains alone cannot tell its own rate from the server's."""
+    axes = {
+        name
+        for name, axis in plan.space.dimensions.items()
+        if axis.values is None or len(axis.values) > 1
+    }
+    for name in SERVER_HYPERPARAMETERS.keys() & axes:
+        own = name.removeprefix("server_")
+        if own in axes:
+            raise ValueError(
+                f"space: {name} and {own} are both tuned, but a client that trains by itself takes "
+                "one for the other; allowed is one of them, or search.method 'opt'"
+            )
+
+
+def _check_together(plan: Plan) -> None:
+    """What single keys cannot tell."""
+    if plan.search.method in ("combine", "flora"):
+        _check_combining(plan)
+    elif plan.search.sampling not in SAMPLINGS:
+        raise ValueError(
+            f"search.sampling is {plan.search.sampling!r}; allowed with search.method "
+            f"{plan.search.method!r} is {' or '.join(map(repr, SAMPLINGS))}"
+        )
+    if plan.search.method != "opt":
+        _check_server(plan)
+    if plan.federation.secure == "encrypted" and plan.privacy.dropout:
+        raise ValueError(
+            f"privacy.dropout is {plan.privacy.dropout:g}; allowed with federation.secure "
+            "'encrypted' is 0: without everybody nothing opens"
+        )
+    if plan.search.method == "vote":
+        _check_vote(plan)
     lost = plan.privacy.dropout + plan.privacy.colluding
     if lost >= 1:
         raise ValueError(

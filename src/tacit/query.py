@@ -8,22 +8,25 @@ the choice covers.
 
 from __future__ import annotations
 
-from secrets import token_bytes
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
+from tacit.arrays import Array, Arrays
+from tacit.combining import (
+    CellCounts,
+    ClusterSums,
+    LocalBest,
+    LocalFindings,
+    LossSums,
+    SurfaceSums,
+)
+from tacit.local_search import ranking
 from tacit.privacy.bounds import Bound, TopVotes
-from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.privacy.skellam import IntArray
 from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.task import Client, Learner, scores
-
-
-class NothingToSay(Exception):
-    """The client has no usable answer and abstains."""
 
 
 class SumQuery(Protocol):
@@ -57,16 +60,6 @@ class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
         return self.bound.ballot(ranking(scores(client, self.candidates))[: self.votes])
 
 
-class LocalWinner(Struct, frozen=True, forbid_unknown_fields=True, tag="winner"):
-    """Which candidate is best, in clear."""
-
-    candidates: tuple[Config, ...]
-
-    def answer(self, client: Client) -> Arrays:
-        best = ranking(scores(client, self.candidates))[0]
-        return (Array.of(np.array([best], dtype=np.int64)),)
-
-
 class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="training"):
     """Train some models for a few epochs from common weights, and return them in clear."""
 
@@ -91,40 +84,8 @@ class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="vali
         return (Array.of(learner(client).validate_many(weights)),)
 
 
-class Array(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An array on the wire: little-endian numbers of a few allowed kinds, never a pickle."""
-
-    kind: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def of(cls, array: npt.NDArray[np.generic]) -> Array:
-        """An array as bytes."""
-        kind = _kind(array.dtype.newbyteorder("<").str)
-        return cls(kind, array.shape, np.ascontiguousarray(array, dtype=kind).tobytes())
-
-    def numpy(self) -> npt.NDArray[Any]:
-        """The array again."""
-        return np.frombuffer(self.data, _kind(self.kind)).reshape(self.shape)
-
-
-Arrays = tuple[Array, ...]
-Sums = Ballot
-InClear = LocalWinner | LocalTraining | LocalValidation
-
-
-def ranking(losses: FloatArray) -> list[int]:
-    """Candidates from best to worst: finite losses first, ties in random order.
-
-    >>> ranking(np.array([0.3, np.nan, 0.1]))[:2]
-    [2, 0]
-    """
-    if not np.isfinite(losses).any():
-        raise NothingToSay
-    usable = np.where(np.isfinite(losses), losses, np.inf)
-    lots = np.frombuffer(token_bytes(8 * len(losses)), dtype=np.uint64)
-    return [int(index) for index in np.lexsort((lots, usable))]
+Sums = Ballot | LocalBest | CellCounts | ClusterSums | LossSums | SurfaceSums
+InClear = LocalFindings | LocalTraining | LocalValidation
 
 
 def learner(client: Client) -> Learner:
@@ -134,9 +95,3 @@ def learner(client: Client) -> Learner:
             f"{type(client).__name__} cannot train: it has no train_many and validate_many"
         )
     return client
-
-
-def _kind(name: str) -> str:
-    if name not in ("<f4", "<f8", "<i8"):
-        raise ValueError(f"array of kind {name!r}; allowed are '<f4', '<f8' and '<i8'")
-    return name

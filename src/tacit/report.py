@@ -20,7 +20,7 @@ import numpy as np
 
 import tacit
 from tacit.files import json_text, write_whole
-from tacit.result import OPEN_SERVER, Result
+from tacit.result import ENCRYPTED_SERVER, OPEN_SERVER, Result
 
 Data = Mapping[str, Any]
 
@@ -125,7 +125,8 @@ def _headline(result: Data) -> str:
         price = "ε: no privacy guarantee"
     elif privacy["server"] == OPEN_SERVER:
         price += ", not against the server"
-    tiles = [(_text(result["method"]), f"method, {len(result['candidates'])} candidates")]
+    tried = f"{len(result['candidates'])} candidates" if result["candidates"] else "own candidates"
+    tiles = [(_text(result["method"]), f"method, {tried}")]
     if accuracy is not None:
         tiles.append((f"{accuracy:.2%}", "accuracy on the public test split"))
     tiles.append((_up(privacy["epsilon"]), price))
@@ -134,14 +135,15 @@ def _headline(result: Data) -> str:
     shown = "".join(f"<div><b>{value}</b><span>{label}</span></div>" for value, label in tiles)
     chosen = [(_text(name), _value(value, 6)) for name, value in result["config"].items()]
     table = _table(("chosen configuration", "value, to six digits"), chosen)
-    return f'<div class="tiles">{shown}</div>{table}'
+    note = f"<p>Note: {_text(result['note'])}.</p>" if result["note"] else ""
+    return f'<div class="tiles">{shown}</div>{table}{note}'
 
 
 def _tally(result: Data) -> str:
     chosen, privacy = result["config"], result["privacy"]
     if result["tally"] is None:
         reason = "opened sums, but no count for each candidate"
-        if _infinite(privacy):
+        if _infinite(privacy) and privacy["server"] != ENCRYPTED_SERVER:
             reason = "had clients answer in clear, instead of opening a sum"
         elif privacy["mechanism"] == "none":
             reason = "chose without asking any client"
@@ -299,13 +301,16 @@ def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
 def _seen(privacy: Data, ledger: Data) -> str:
     kinds = {_text(line["label"]): line["event"]["kind"] for line in ledger["lines"]}
     clear = [f"“{label}”" for label, kind in kinds.items() if kind == "unprotected"]
+    if clear and privacy["server"] == ENCRYPTED_SERVER:
+        return f"exact outputs, without noise, of {' and '.join(clear)}; answers were encrypted"
     if clear:
         return f"clients’ answers in clear, to {' and '.join(clear)}"
     if privacy["mechanism"] == "none":
         return "nothing from any client"
     if privacy["server"] == OPEN_SERVER:
         return "every client’s noisy answer, one by one"
-    return "the noisy tally only; what single clients sent was masked"
+    hidden = "encrypted" if privacy["server"] == ENCRYPTED_SERVER else "masked"
+    return f"the noisy sums only; what single clients sent was {hidden}"
 
 
 def _ledger(ledger: Data) -> str:

@@ -18,6 +18,10 @@ COVERS_NOTHING = (
     "Nothing: answers left the clients in clear. Accuracy here is on a public test split that "
     "nobody chose with."
 )
+COVERS_NO_OUTPUT = (
+    "Nothing of what was opened: sums over all clients are exact, without noise. Accuracy here is "
+    "on a public test split that nobody chose with."
+)
 SIGNED_SERVER = (
     "a server that may deviate from the protocol: keys and survivors are signed against a roster "
     "that every client holds"
@@ -27,6 +31,10 @@ GRAPH_SERVER = (
     "looking at who is whose neighbour"
 )
 CURIOUS_SERVER = "honest-but-curious server"
+ENCRYPTED_SERVER = (
+    "honest-but-curious server and clients: nothing is learned beyond the opened outputs, from "
+    "which N-1 colluding clients can subtract themselves"
+)
 OPEN_SERVER = "none: sums are plain, and the server sees every noisy answer"
 
 
@@ -104,7 +112,8 @@ class Privacy:
 class Result:
     """What was chosen, from what, by how many, at what price.
 
-    ``tally`` is None for methods that see no sums, ``accuracy`` where nothing was trained. Bytes
+    ``tally`` is None for methods that see no tally, ``accuracy`` where nothing was trained, and
+    ``note`` says what the method did that its reader would not expect. Bytes
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
     do not tell.
     """
@@ -118,6 +127,7 @@ class Result:
     seconds: dict[str, float]
     bytes: dict[str, dict[str, int]]
     accuracy: float | None = None
+    note: str = ""
     evaluation: dict[str, Any] | None = None
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -135,6 +145,7 @@ class Result:
             seconds=found["seconds"],
             bytes=found["bytes"],
             accuracy=found["accuracy"],
+            note=found["note"],
             evaluation=found["evaluation"],
             ledger=ledger,
         )
@@ -154,6 +165,7 @@ class Result:
             },
             "privacy": self.privacy.to_json(),
             "accuracy": self.accuracy,
+            "note": self.note,
             "seconds": self.seconds,
             "bytes": self.bytes,
             "evaluation": self.evaluation,

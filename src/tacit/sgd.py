@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from tacit.cores import import_torch
 from tacit.data.examples import Examples
+from tacit.space import Config
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -50,6 +51,9 @@ HYPERPARAMETERS: Mapping[str, float] = {
 """What a configuration may set, and the value of what it does not. Decay comes last: all columns
 before it are what the first epoch depends on."""
 
+SERVER_HYPERPARAMETERS: Mapping[str, float] = {"server_learning_rate": 1.0, "server_momentum": 0.0}
+"""What a configuration may set for the server of federated averaging; see :func:`alone`."""
+
 METRICS = ("loss", "error")
 
 _RATE, _MOMENTUM, _WEIGHT_DECAY, _DROPOUT, _DECAY = range(len(HYPERPARAMETERS))
@@ -63,18 +67,33 @@ def check_config(config: Mapping[str, Any]) -> None:
     Traceback (most recent call last):
         ...
     ValueError: 'depth' is no hyperparameter of gradient descent; allowed are learning_rate, \
-momentum, weight_decay, dropout, decay
+momentum, weight_decay, dropout, decay, server_learning_rate, server_momentum
     """
+    known = (*HYPERPARAMETERS, *SERVER_HYPERPARAMETERS)
     for name, value in config.items():
-        if name not in HYPERPARAMETERS:
+        if name not in known:
             raise ValueError(
-                f"{name!r} is no hyperparameter of gradient descent; allowed are "
-                f"{', '.join(HYPERPARAMETERS)}"
+                f"{name!r} is no hyperparameter of gradient descent; allowed are {', '.join(known)}"
             )
         if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
             raise ValueError(f"{name} is {value!r}; allowed is a finite number of at least 0")
         if name == "dropout" and float(value) >= 1:
             raise ValueError(f"dropout is {value!r}; allowed is a number of at least 0, below 1")
+
+
+def alone(config: Config) -> Config:
+    """A configuration as a client reads it that trains by itself, where there is no server.
+
+    PrivTuna tunes the server's learning rate and momentum by what the same numbers do to a client's
+    own gradient descent; so here they take the place of the client's.
+
+    >>> alone({"server_learning_rate": 0.3, "server_momentum": 0.9, "learning_rate": 0.01})
+    {'learning_rate': 0.3, 'momentum': 0.9}
+    """
+    own = {name: value for name, value in config.items() if name not in SERVER_HYPERPARAMETERS}
+    for name in SERVER_HYPERPARAMETERS.keys() & config.keys():
+        own[name.removeprefix("server_")] = config[name]
+    return own
 
 
 def columns(configs: Sequence[Mapping[str, Any]], defaults: Mapping[str, float]) -> Floats:

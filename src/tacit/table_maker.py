@@ -65,7 +65,7 @@ def make(
 
     progress(0, len(tasks))
     context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context, initializer=_one_core) as pool:
+    with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
         journal.complete(pool, work, done)
     found = [journal.pieces[number] for number in range(len(tasks))]
     table = _assemble(recipe, candidates, tasks, found)
@@ -79,6 +79,24 @@ def make(
         "machine": machine(),
     }
     return replace(table, made=made)
+
+
+def one_seed(recipe: Recipe, data_dir: Path | None, seed: int) -> dict[str, Any]:
+    """What a table holds for one seed, made in this process: for benchmarks with many tables."""
+    candidates = grid(recipe.grid)
+    local = _Task(seed, "local", tuple(range(recipe.clients)))
+    together = _Task(seed, "federated", tuple(range(len(candidates))))
+    parts = _do(recipe, data_dir, local), _do(recipe, data_dir, together)
+    return {**parts[0], **parts[1], "seconds": sum(part["seconds"] for part in parts)}
+
+
+def federated(
+    recipe: Recipe, data_dir: Path | None, seed: int, configs: Sequence[Config]
+) -> dict[str, Any]:
+    """Federated accuracies of configurations that need not be in the recipe's grid."""
+    clients = clients_of(recipe, data_dir, seed)
+    dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
+    return _federated(clients, configs, dataset, recipe)
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
 
 
-def _one_core() -> None:
+def one_core() -> None:
     """One core for each process, and none of them survives a parent that was killed."""
     os.environ["TACIT_CORES"] = "1"
     parent = parent_process()
@@ -148,12 +166,12 @@ def _some(name: str, examples: Examples, wanted: int) -> Examples:
 def clients_of(recipe: Recipe, data_dir: Path | None, seed: int) -> list[TorchClient]:
     """The clients of one seed of a recipe."""
     dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
-    network, hidden = NETWORKS.get(recipe.data, ("mlp", ()))
+    network, hidden = _network(recipe)
     task = built_in_task(
         dataset,
-        recipe.network or network,
+        network,
         hidden,
-        epochs=recipe.epochs,
+        epochs=recipe.score_epochs or recipe.epochs,
         batch=recipe.batch,
         start_seed=seed,
     )
@@ -168,6 +186,15 @@ def clients_of(recipe: Recipe, data_dir: Path | None, seed: int) -> list[TorchCl
     return simulated_clients(
         dataset, dealt, recipe.clients, task, recipe.validation, seed * 1_000_003
     )
+
+
+def _network(recipe: Recipe) -> tuple[str, tuple[int, ...]]:
+    """A network's name, and the widths of its hidden layers: ``dense-64-32`` names both."""
+    name, *widths = recipe.network.split("-")
+    if name == DENSE and all(width.isdecimal() for width in widths):
+        return name, tuple(map(int, widths))
+    own, hidden = NETWORKS.get(recipe.data, ("mlp", ()))
+    return (recipe.network, ()) if recipe.network else (own, hidden)
 
 
 def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
@@ -213,6 +240,7 @@ def _federated(
         task.initial(len(configs)),
         recipe.rounds,
         recipe.epochs,
+        task.trained,
     )
     held_out = [client.validate_many(weights) for client in clients]
     return {

@@ -56,7 +56,9 @@ class Recipe:
     validation: float = 0.2
     batch: int = 64
     epochs: int = 5
-    """Local epochs, for a score and in each round."""
+    """Local epochs in each round."""
+    score_epochs: int = 0
+    """Local epochs for a score; 0: as many as in a round."""
     rounds: int = 5
     seeds: int = 3
 
@@ -67,6 +69,7 @@ class Recipe:
             "test_examples": 0,
             "batch": 1,
             "epochs": 1,
+            "score_epochs": 0,
             "rounds": 1,
             "seeds": 1,
         }.items():
@@ -93,6 +96,7 @@ class Recipe:
             "validation": f"val{self.validation:g}",
             "batch": f"batch{self.batch}",
             "epochs": f"ep{self.epochs}",
+            "score_epochs": f"score{self.score_epochs}",
             "rounds": f"r{self.rounds}",
             "smallest": f"min{self.smallest}",
         }

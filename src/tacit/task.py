@@ -13,6 +13,10 @@ from tacit.sgd import Weights
 from tacit.space import Config
 
 
+class NothingToSay(Exception):
+    """The client has no usable answer and abstains."""
+
+
 @runtime_checkable
 class Client(Protocol):
     """One member of a federation. Only ``score`` is needed."""

@@ -309,6 +309,8 @@ def print_result(result: Result, folder: Path) -> None:
         first, second = sorted(result.tally, reverse=True)[:2]
         sigma = math.sqrt(result.privacy.delivered_variance)
         table.add_row("Tally", f"{first} against {second} of the runner-up; noise σ = {sigma:.3g}")
+    if result.note:
+        table.add_row("Note", result.note)
     table.add_row(
         "Clients",
         f"{result.clients.asked} asked, {result.clients.answered} answered, "
@@ -350,6 +352,69 @@ def _ceiling(epsilon: float) -> str:
 def print_json(document: dict[str, Any]) -> None:
     """One document on standard output."""
     typer.echo(json_text(document))
+
+
+def print_combine(result: dict[str, Any]) -> None:
+    """How good every strategy is, how often it is nearest, and what holds of the paper."""
+    rows, wins = result["rows"], result["wins"]
+    skews = list(dict.fromkeys(row["skew"] for row in rows))
+    table = Table(title=f"Test accuracy, a mean over settings and {result['seeds']} seeds")
+    table.add_column("chosen by")
+    for skew in skews:
+        table.add_column(skew, justify="right")
+    table.add_column(f"nearest of {wins['experiments']}", justify="right")
+    for name in rows[0]["chosen"]:
+        found = [
+            [row["chosen"][name]["accuracy"] for row in rows if row["skew"] == skew]
+            for skew in skews
+        ]
+        won = str(wins["won"][name]) if name in wins["won"] else ""
+        table.add_row(name, *(percent(sum(one) / len(one)) for one in found), won)
+    claims = Table(title="The paper's claims")
+    for heading in ("claim", "effect", "95 % interval", "verdict"):
+        claims.add_column(heading, justify="right" if heading == "effect" else "left")
+    for claim in result["claims"]:
+        low, high = claim["low"], claim["high"]
+        interval = "needs two seeds" if low is None else f"{low:+.3f} to {high:+.3f}"
+        claims.add_row(claim["claim"], f"{claim['effect']:+.3f}", interval, claim["verdict"])
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(claims)
+    console.print(f"{result['core_seconds'] / 60:.0f} minutes of one core in all.")
+
+
+def print_encrypted(result: dict[str, Any]) -> None:
+    """What the benchmark of multiparty encryption measured."""
+    table = Table(title="Multiparty encryption, every party in turn, all keys included")
+    for heading in ("method", "clients", "seconds", "MB a client", "squared error", "wrong cells"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for key, name in (("pf_mean", "PF-Mean"), ("pf_dbscan", "PF-DBSCAN")):
+        for row in result[key]:
+            table.add_row(
+                name,
+                str(row["clients"]),
+                f"{row['seconds']:.2f}",
+                f"{row['bytes_per_client'] / 1e6:.1f}",
+                f"{row['mse']:g}",
+                str(row["mask_errors"]),
+            )
+    for row in result["pf_dbscan_with_noise"]:
+        table.add_row(
+            f"PF-DBSCAN, noise for ε = {row['epsilon']:g}",
+            str(row["clients"]),
+            f"{row['seconds']:.2f}",
+            f"{row['bytes_per_client'] / 1e6:.1f}",
+        )
+    single = Table(title="Single operations")
+    for heading in ("operation", "who", "clients", "milliseconds", "MB"):
+        single.add_column(heading, justify="left" if heading in ("operation", "who") else "right")
+    for row in result["operations"]:
+        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.2f}"
+        counts = str(row["clients"]), f"{1000 * row['seconds']:.1f}"
+        single.add_row(row["operation"], row["who"], *counts, size)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(single)
 
 
 def print_secure_sum(result: dict[str, Any]) -> None:

@@ -28,10 +28,12 @@ from tacit.modules import draw
 from tacit.sgd import (
     HYPERPARAMETERS,
     METRICS,
+    SERVER_HYPERPARAMETERS,
     Floats,
     Indices,
     Stack,
     Weights,
+    alone,
     check_config,
     columns,
     scores,
@@ -126,15 +128,15 @@ class TorchTask:
 
     def check(self, config: Config) -> None:
         """Refuse a configuration that this task cannot train."""
-        check_config(gradient_descent(config))
         shape = network_arguments(config)
+        check_config({name: value for name, value in config.items() if name not in shape})
         try:
             inspect.signature(self.build).bind(**shape)
         except TypeError:
             raise ValueError(
                 f"the network cannot be built from {shape or 'no arguments'}: it takes "
                 f"{inspect.signature(self.build)}; allowed beside that are the hyperparameters "
-                f"{', '.join(HYPERPARAMETERS)}"
+                f"{', '.join((*HYPERPARAMETERS, *SERVER_HYPERPARAMETERS))}"
             ) from None
         if config.get("dropout") and not self.architecture(config).module.dropouts:
             raise ValueError(
@@ -144,6 +146,8 @@ class TorchTask:
 
     def check_all(self, configs: Sequence[Config]) -> None:
         """Refuse candidates of which one cannot be trained."""
+        for config in configs:
+            check_config({n: config[n] for n in SERVER_HYPERPARAMETERS.keys() & config.keys()})
         columns([gradient_descent(config) for config in configs], {})
         kinds = {(*network_arguments(c), bool(c.get("dropout"))): c for c in configs}
         for config in kinds.values():
@@ -167,6 +171,11 @@ class TorchTask:
         """The common start of a network without arguments, for this many models."""
         start = self.architecture({}).start
         return tuple(array.repeat(models, axis=0) for array in start)
+
+    @property
+    def trained(self) -> int:
+        """How many arrays of a model's weights are trained; the others are running statistics."""
+        return self.architecture({}).module.trained
 
     def accuracies(self, weights: Weights, examples: Examples) -> Floats:
         """Share of examples that each model of the network without arguments gets right."""
@@ -226,6 +235,7 @@ class TorchClient:
     def score_many(self, configs: Sequence[Config]) -> Floats:
         """The score of every configuration; infinite where the training diverged."""
         self.task.check_all(configs)
+        configs = [alone(config) for config in configs]
         if self.task.local == "halving":
             training = _Training(self, configs)
             return successive_halving(
@@ -241,6 +251,7 @@ class TorchClient:
     def measure_many(self, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """Validation loss and accuracy of every configuration after a full local training."""
         found = np.empty((2, len(configs)))
+        configs = [alone(config) for config in configs]
 
         def work(part: Part) -> tuple[Floats, Floats]:
             stack = self.train(part.begin(), 0, self.task.epochs)

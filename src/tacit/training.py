@@ -2,8 +2,11 @@
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017),
 with equal weights: weighting by the number of examples would send that number in clear. All models
-train in the same rounds, stacked along a candidate axis, each under its own configuration. Nothing
-here is private; the epsilon of a choice does not cover the training that follows it.
+train in the same rounds, stacked along a candidate axis, each under its own configuration. The
+server takes the average as it is or, with a ``server_learning_rate`` and ``server_momentum``, moves
+towards it as by gradient descent (FedAvgM: Hsu, Qi and Brown, "Measuring the Effects of
+Non-Identical Data Distribution for Federated Visual Classification", 2019). Nothing here is
+private; the epsilon of a choice does not cover the training that follows it.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from tacit.arrays import Array, Arrays
 from tacit.privacy.skellam import FloatArray
-from tacit.query import Array, Arrays, InClear, LocalTraining
-from tacit.sgd import Weights
+from tacit.query import InClear, LocalTraining
+from tacit.sgd import SERVER_HYPERPARAMETERS, Weights
 from tacit.space import Config
 
 Collect = Callable[[InClear], Iterable[Arrays]]
@@ -27,17 +32,53 @@ def federated_average(
     start: Weights,
     rounds: int,
     epochs: int,
+    trained: int | None = None,
 ) -> Weights:
-    """Each round everybody trains from the common weights, and the average becomes the next.
+    """Each round everybody trains from the common weights, and the server moves to the average.
 
-    A candidate that diverged on one client has diverged: its average is not finite.
+    A candidate that diverged on one client has diverged: its average is not finite. Only the first
+    ``trained`` arrays have a learning rate and momentum; running statistics are averages. None:
+    all of them.
     """
     weights = start
+    server = _Server(configs, start[:trained])
     for number in range(rounds):
         sent = tuple(map(Array.of, weights))
         answers = collect(LocalTraining(tuple(configs), sent, epochs, number))
-        weights = _mean(answers)
+        average = _mean(answers)
+        weights = (*server.step(weights, average), *average[len(server.velocities) :])
     return weights
+
+
+class _Server:
+    """``v <- m v + (average - w)`` and ``w <- w + rate v``: at rate 1 and momentum 0, the average.
+
+    Candidates at those values take the average itself, without the rounding of a detour.
+    """
+
+    def __init__(self, configs: Sequence[Config], start: Weights) -> None:
+        default = SERVER_HYPERPARAMETERS
+        self.rate, self.momentum = (
+            np.array([float(config.get(name, default[name])) for config in configs])
+            for name in default
+        )
+        self.plain = (self.rate == 1) & (self.momentum == 0)
+        self.velocities = [np.zeros(array.shape) for array in start]
+
+    def step(self, weights: Weights, average: Weights) -> list[npt.NDArray[np.float32]]:
+        if self.plain.all():
+            return list(average[: len(self.velocities)])
+        moved = []
+        with np.errstate(over="ignore", invalid="ignore"):  # a candidate may diverge
+            for velocity, old, new in zip(self.velocities, weights, average, strict=False):
+                rate, momentum, plain = (
+                    knob.reshape(-1, *[1] * (old.ndim - 1))
+                    for knob in (self.rate, self.momentum, self.plain)
+                )
+                velocity *= momentum
+                velocity += new.astype(np.float64) - old
+                moved.append(np.where(plain, new, (old + rate * velocity).astype(np.float32)))
+        return moved
 
 
 def _mean(answers: Iterable[Arrays]) -> Weights:

@@ -11,13 +11,15 @@ import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation
 from tacit.privacy.accounting import Budget, Guarantee, calibrate, spent
-from tacit.privacy.events import compose
+from tacit.privacy.events import Unprotected, compose, releases
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.result import (
     COVERS,
+    COVERS_NO_OUTPUT,
     COVERS_NOTHING,
     CURIOUS_SERVER,
+    ENCRYPTED_SERVER,
     GRAPH_SERVER,
     OPEN_SERVER,
     SIGNED_SERVER,
@@ -26,6 +28,7 @@ from tacit.result import (
     Turnout,
 )
 from tacit.secure.graph import COMPLETE_UP_TO
+from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
 from tacit.tuners.tuner import Outcome, Tuner
@@ -40,6 +43,7 @@ def tune(
     *,
     dropout: float = 0.1,
     colluding: float = 0.0,
+    secure: str = MASKS,
     seed: int | None = None,
     federation: str | None = None,
     progress: Progress | None = None,
@@ -65,6 +69,7 @@ def tune(
         budget: the most this call may spend; default: epsilon 1, delta 1e-5.
         dropout: the fraction of clients that may drop out.
         colluding: the fraction of clients that may tell the server their noise.
+        secure: ``"masks"``, or ``"encrypted"`` for methods in that mode, where nobody may drop out.
         seed: for drawing candidates; noise never has a seed.
         federation: whose lifetime ledger to charge.
         progress: called with a stage, clients done and clients in all.
@@ -79,6 +84,7 @@ def tune(
         Ledger.of(federation, allowed) if federation else Ledger.in_memory("this-call", allowed),
         run=run_name(chosen),
         variance=noise_for(chosen, wanted, allowed),
+        secure=secure,
         progress=progress,
     )
     outcome = chosen.tune(built, wanted, np.random.default_rng(seed))
@@ -93,21 +99,21 @@ def run_name(method: Tuner) -> str:
 def noise_for(method: Tuner, space: Space, budget: Budget) -> float:
     """The least variance with which the method fits the budget; 0 if it adds no noise.
 
+    An infinite budget asks for none; only encrypted sums, and answers in clear, go without.
+
     >>> from tacit.space import Float
     >>> round(noise_for(Vote(), Space({"x": Float(0.0, 1.0)}), Budget(1.0, 1e-5)), 1)
     138.9
     """
-    cost = spent(method.event(space, 1.0), budget.delta).epsilon
-    if cost == 0:
+    asked = releases(method.event(space, 1.0))
+    if not asked or math.isinf(budget.epsilon):
         return 0.0
-    if math.isinf(cost):
-        if math.isfinite(budget.epsilon):
-            raise ValueError(
-                f"the method {method.name!r} sends answers in clear, so its epsilon is infinite, "
-                f"and the budget's is {budget.epsilon:g}; allowed is an infinite budget "
-                "(privacy.epsilon = inf), if the clients agree to that"
-            )
-        return 0.0
+    if any(isinstance(release, Unprotected) for release in asked):
+        raise ValueError(
+            f"the method {method.name!r} sends answers in clear, so its epsilon is infinite, and "
+            f"the budget's is {budget.epsilon:g}; allowed is an infinite budget (privacy.epsilon = "
+            "inf), if the clients agree to that"
+        )
     return calibrate(lambda variance: method.event(space, variance), budget)
 
 
@@ -133,6 +139,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         config=outcome.config,
         candidates=outcome.candidates,
         tally=None if outcome.tally is None else tuple(map(int, outcome.tally)),
+        note=outcome.note,
         clients=Turnout(asked, answered),
         privacy=privacy,
         seconds={stage: cost.seconds for stage, cost in federation.costs.items()},
@@ -144,13 +151,17 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
 
 
 def _covers(guarantee: Guarantee, federation: Federation) -> str:
-    covered = COVERS if math.isfinite(guarantee.epsilon) else COVERS_NOTHING
+    covered = COVERS
+    if math.isinf(guarantee.epsilon):
+        covered = COVERS_NO_OUTPUT if "sums" in guarantee.accounting else COVERS_NOTHING
     return f"{covered} {federation.follows}".rstrip()
 
 
 def _server(federation: Federation) -> str:
-    if federation.secure.name == "plain":
+    if federation.secure.name == PLAIN:
         return OPEN_SERVER
+    if federation.secure.name == ENCRYPTED:
+        return ENCRYPTED_SERVER
     if not federation.signed:
         return CURIOUS_SERVER
     few = federation.participation.clients <= COMPLETE_UP_TO

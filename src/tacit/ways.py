@@ -17,7 +17,16 @@ from tacit.cores import cores, import_torch, spread
 from tacit.data.examples import Examples
 from tacit.dense import Dense, stackable
 from tacit.modules import Module
-from tacit.sgd import HYPERPARAMETERS, Epoch, Floats, Indices, Net, Stack, Weights
+from tacit.sgd import (
+    HYPERPARAMETERS,
+    SERVER_HYPERPARAMETERS,
+    Epoch,
+    Floats,
+    Indices,
+    Net,
+    Stack,
+    Weights,
+)
 from tacit.space import Config
 
 if TYPE_CHECKING:
@@ -141,13 +150,14 @@ class Part:
 
 
 def gradient_descent(config: Config) -> Config:
-    """The part of a configuration that does not belong to the network."""
+    """The part of a configuration that a client's own training goes by."""
     return {name: value for name, value in config.items() if name in HYPERPARAMETERS}
 
 
 def network_arguments(config: Config) -> Config:
     """The part of a configuration that the network is built from."""
-    return {name: config[name] for name in sorted(config) if name not in HYPERPARAMETERS}
+    others = {**HYPERPARAMETERS, **SERVER_HYPERPARAMETERS}
+    return {name: config[name] for name in sorted(config) if name not in others}
 
 
 def families(knobs: Floats) -> int:

@@ -13,11 +13,14 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from msgspec.structs import replace
 
+from tacit.combining import LocalFindings
 from tacit.endpoint import AskInClear
-from tacit.query import Ballot, LocalTraining, LocalWinner
+from tacit.local_search import LocalSearch
+from tacit.query import Ballot, LocalTraining
 from tacit.secure.messages import Advert, Delivery, Opening, Setup, pack, unpack_adverts
 from tacit.secure.opening import MaskedSum
 from tacit.secure.protocol import TooFewClients
+from tacit.space import Float, Space
 from tests.flower.clinics import Clinics
 from tests.flower.grids import InProcessGrid
 from tests.flower.lies import (
@@ -36,6 +39,7 @@ from tests.secure.rounds import new_key
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
+FINDINGS = LocalFindings(LocalSearch(Space({"x": Float(0.0, 1.0)}).to_json(), trials=5))
 SOME, OTHERS = (100, 101, 102), (103, 104, 105)
 
 
@@ -143,9 +147,7 @@ LIES: dict[str, Lie] = {
     "lowers the threshold by colluders": Lie(
         asking(lambda q: replace(q, colluding=0.0)), "evaluate", "colluding 0; .* colluding 0.1"
     ),
-    "asks for winners in clear": Lie(
-        in_clear(LocalWinner(BALLOT.candidates)), "evaluate", "this client's own budget"
-    ),
+    "asks for winners in clear": Lie(in_clear(FINDINGS), "evaluate", "this client's own budget"),
     "asks for training in clear": Lie(
         in_clear(LocalTraining(BALLOT.candidates, (), 1, 0)),
         "evaluate",

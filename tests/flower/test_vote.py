@@ -95,6 +95,7 @@ def test_settings_come_from_the_runs_configuration() -> None:
     settings = {"search__votes": 3, "federation__clients": 5, "privacy__epsilon": 2.0}
     result = vote(grid, **NAMED, **settings)
     asked = question(grid)
+    assert isinstance(asked.query, Ballot)
     assert (asked.query.votes, asked.clients, asked.deadline) == (3, 5, 30.0)
     assert 1.99 < result.privacy.epsilon <= 2.0
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tacit.bench import dp_hype, scaling, speed
+from tacit.bench import combine, combine_figures, dp_hype, encrypted, scaling, speed
 from tacit.bench import flower as flower_bench
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
@@ -37,6 +37,8 @@ from tacit.terminal import (
     counting_bar,
     dp_hype_table,
     flower_table,
+    print_combine,
+    print_encrypted,
     print_json,
     print_secure_sum,
     print_speed,
@@ -196,6 +198,101 @@ def _table(recipe: Recipe, data_dir: Path | None, out: Path, *, fresh: bool) -> 
             if table.recipe.seeds >= recipe.seeds:
                 return table.first(recipe.seeds)
     return make_table(recipe, data_dir, out / "tables")
+
+
+@app.command("combine")
+def bench_combine(
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="NAME", help="Only these data sets; may be given several times."
+        ),
+    ] = None,
+    seeds: Seeds = combine.SEEDS,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="All examples and the paper's networks: days, not minutes."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A setting of each kind, on a part of the digits.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-combine"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """PrivTuna's measurements: combining local optima, against federated grid search and FLoRA.
+
+    Continues after a kill. Writes combine.json and combine.html (the paper's Figures 2 to 8) to the
+    folder.
+
+    Example: tacit bench combine --data mnist --data digits --data-dir data
+    """
+    if quick and (full or data):
+        raise ValueError("found --quick with --full or --data; allowed is one of them")
+    subsets = {recipe.data: recipe for recipe in (combine.FULL if full else combine.SUBSETS)}
+    for name in data or ():
+        if name not in subsets:
+            raise ValueError(f"--data is {name!r}; allowed are {', '.join(subsets)}")
+    chosen = [recipe for name, recipe in subsets.items() if not data or name in data]
+    recipes = combine.quick() if quick else combine.experiments(chosen)
+    with counting_bar("pieces") as progress:
+        result = combine.run(recipes, seeds, data_dir, out, progress)
+    write_whole(out / "combine.json", json_text(result) + "\n")
+    write_whole(out / "combine.html", combine_figures.page(result["rows"]))
+    if as_json:
+        print_json(result)
+        return
+    print_combine(result)
+    Console(highlight=False).print(f"Figures: {out / 'combine.html'}", soft_wrap=True)
+
+
+@app.command("encrypted")
+def bench_encrypted(
+    clients: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--clients",
+            parser=whole,
+            metavar="N",
+            help="Numbers of parties; may be given several times; default: "
+            f"{', '.join(map(str, encrypted.CLIENTS))}.",
+        ),
+    ] = None,
+    more: Annotated[
+        list[int] | None, typer.Argument(parser=whole, metavar="[N]...", help="Further numbers.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help=f"{' and '.join(map(str, encrypted.QUICK_CLIENTS))} parties, no noise."
+        ),
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
+        "tacit-runs/bench-encrypted"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Multiparty encryption: time and bytes of PF-Mean and PF-DBSCAN, and of every operation.
+
+    Continues after a kill. Writes encrypted.json to the folder. Measure on a quiet machine.
+
+    Example: tacit bench encrypted --clients 10 20 50
+    """
+    asked = [*(clients or ()), *(more or ())]
+    if quick and asked:
+        raise ValueError(f"found --quick and --clients {asked[0]}; allowed is one of them")
+    if any(number < 2 for number in asked):
+        raise ValueError(f"--clients is {min(asked)}; allowed is 2 and above")
+    sizes = tuple(asked) or (encrypted.QUICK_CLIENTS if quick else encrypted.CLIENTS)
+    with counting_bar("measurements") as progress:
+        result = encrypted.run(sizes, not quick and not asked, out, progress)
+    write_whole(out / "encrypted.json", json_text(result) + "\n")
+    if as_json:
+        print_json(result)
+        return
+    print_encrypted(result)
 
 
 @app.command("flower")

@@ -80,6 +80,9 @@ def roster_make(
             help="The least noise a member adds; default: what one vote as above needs.",
         ),
     ] = None,
+    secure: Annotated[
+        str, typer.Option(metavar="KIND", help="The sums members take part in: masks or encrypted.")
+    ] = "masks",
     as_json: AsJson = False,
 ) -> None:
     """Make the file that lists all members, how many may fail, and the least noise they add.
@@ -98,7 +101,13 @@ def roster_make(
         vote = TopVotes(candidates, votes)
         least = _least_share_variance(vote, participation, Budget(epsilon, delta))
     made = Membership(
-        federation, tuple(members), Roster(tuple(members.values())), dropout, colluding, least
+        federation,
+        tuple(members),
+        Roster(tuple(members.values())),
+        dropout,
+        colluding,
+        least,
+        secure,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, made.to_toml())

@@ -113,9 +113,11 @@ def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bo
     if member is None:
         # Sums only: an answer in clear costs more than any finite budget.
         ledger = Ledger.in_memory("no-folder", Budget(LARGEST_EPSILON, 1e-5))
-        return Endpoint(given, client, None, ledger, trains=trains, punctual=True)
+        return Endpoint(given, client, None, ledger, secure=None, trains=trains, punctual=True)
     if member.membership is None or member.number is None:
-        return Endpoint(given, client, None, member.ledger, trains=trains, punctual=True)
+        return Endpoint(
+            given, client, None, member.ledger, secure=None, trains=trains, punctual=True
+        )
     return Endpoint(
         number=member.number,
         client=client,
@@ -124,6 +126,7 @@ def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bo
         identity=member.identity,
         roster=member.membership.roster,
         least_share_variance=member.membership.least_share_variance,
+        secure=member.membership.secure,
         trains=trains,
         punctual=True,
         on_release=member.keep,

@@ -26,7 +26,7 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from tacit.federation import Federation
+from tacit.federation import Federation, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
@@ -38,8 +38,7 @@ from tacit.privacy.planner import percent
 from tacit.privacy.planner import plan as price
 from tacit.report import write_run
 from tacit.result import Result
-from tacit.secure.opening import MaskedSum
-from tacit.secure.protocol import TooFewClients
+from tacit.secure.protocol import HIDING, TooFewClients
 from tacit.secure.roster import Roster
 from tacit.space import Dimension, Space, as_space
 from tacit.tuners.tuner import Tuner
@@ -190,6 +189,7 @@ class Settings:
             membership.roster if membership else None,
             self._ledger(budget, folder, membership, simulated=simulated),
             run,
+            secure=terms.secure,
             timeout=terms.timeout,
             deadline=deadline,
             setting=SIMULATED_ON_FLOWER if simulated else DEPLOYED_ON_FLOWER,
@@ -215,10 +215,11 @@ class Settings:
 
 def check_engine(plan: Plan) -> None:
     """Refuse a plan that Flower's messages must not carry."""
-    if plan.federation.secure != MaskedSum.name:
+    if plan.federation.secure not in HIDING:
         raise ValueError(
             f"federation.secure is {plan.federation.secure!r}; allowed on Flower is "
-            f"{MaskedSum.name!r}: a plain sum would show every noisy answer to whoever carries it"
+            f"{' or '.join(map(repr, HIDING))}: a plain sum would show every noisy answer to "
+            "whoever carries it"
         )
 
 
@@ -230,6 +231,7 @@ def over_grid(
     ledger: Ledger,
     run: str,
     *,
+    secure: str,
     timeout: float,
     deadline: float,
     **more: Any,
@@ -239,7 +241,7 @@ def over_grid(
     report = Progress().report
     return Federation(
         FlowerChannel(grid, nodes, participation.clients, deadline, timeout, report, signed=signed),
-        MaskedSum(roster),
+        secure_sum(secure, roster),
         ledger,
         participation,
         run,

@@ -56,7 +56,14 @@ def run(plan: Plan, out: Path, progress: StageProgress) -> Result:
     write_whole(flower / "plan.toml", plan.to_toml())
     if plan.federation.roster:
         name = plan.federation.name or "this-run"
-        make_members(out / "members", name, parts.participation, parts.variance, parts.budget)
+        make_members(
+            out / "members",
+            name,
+            parts.participation,
+            parts.variance,
+            parts.budget,
+            plan.federation.secure,
+        )
 
     def show(line: str) -> None:
         found = _PROGRESS.search(line)
@@ -75,7 +82,12 @@ def run(plan: Plan, out: Path, progress: StageProgress) -> Result:
 
 
 def make_members(
-    folder: Path, federation: str, participation: Participation, variance: float, budget: Budget
+    folder: Path,
+    federation: str,
+    participation: Participation,
+    variance: float,
+    budget: Budget,
+    secure: str = "masks",
 ) -> None:
     """A folder with a key, the common roster and a ledger for every simulated client."""
     names = [member_name(number) for number in range(participation.clients)]
@@ -87,6 +99,7 @@ def make_members(
         participation.dropout,
         participation.colluding,
         least_share_variance=variance / participation.guaranteed,
+        secure=secure,
     )
     for name in names:
         write_whole(folder / name / ROSTER, membership.to_toml())
@@ -154,6 +167,7 @@ def _federation(grid: Grid, parts: Parts) -> Federation:
         roster,
         parts.ledger(),
         parts.run,
+        secure=terms.secure,
         timeout=terms.timeout,
         deadline=terms.deadline,
         variance=parts.variance,

@@ -19,6 +19,7 @@ from functools import cache, lru_cache, reduce
 from typing import TYPE_CHECKING
 
 from tacit.privacy.events import (
+    EXACT_SUM,
     Event,
     Release,
     SkellamNormRelease,
@@ -91,8 +92,11 @@ def spent(event: Event, delta: float) -> Guarantee:
     counts = releases(event)
     if not counts:
         return Guarantee(0.0, delta, "nothing was asked")
-    if any(isinstance(release, Unprotected) for release in counts):
-        return Guarantee(math.inf, delta, "none: answers were sent in clear")
+    open_to_all = {release.what for release in counts if isinstance(release, Unprotected)}
+    if open_to_all:
+        exact_sums = open_to_all == {EXACT_SUM}
+        reason = "sums were opened without noise" if exact_sums else "answers were sent in clear"
+        return Guarantee(math.inf, delta, f"none: {reason}")
     exact = {release: n for release, n in counts.items() if isinstance(release, SkellamRelease)}
     bounded: dict[Release, int] = {
         release: n for release, n in counts.items() if isinstance(release, SkellamNormRelease)

@@ -4,6 +4,10 @@ A bound is a set of integer vectors. It recognises its members, knows the worst 
 can draw the answer of a client that has nothing to say. Noise is only ever added to a member
 (:mod:`tacit.privacy.mechanisms` checks), so the worst pair is a fact, not a hope.
 
+Fractions are counted in steps, as integers. ``unit`` says how many steps of a bound the noise takes
+for one: a bound of unit u gets noise of standard deviation u times that of a bound of unit 1. Two
+sums of one run can so share one noise level, and each have its part of the price.
+
 Abstentions: a client that cannot answer must still be indistinguishable, so its answer is drawn
 from the same set, independently of its data. A mixture of allowed answers is never worse than the
 worst allowed one, because hockey-stick divergences are jointly convex.
@@ -13,8 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from secrets import SystemRandom
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -35,6 +40,10 @@ class Bound(Protocol):
     def largest(self) -> int:
         """The largest absolute value of any of them."""
 
+    @property
+    def unit(self) -> int:
+        """How many steps the noise takes for one."""
+
     def admits(self, answer: IntArray) -> bool:
         """Whether an answer belongs to the set."""
 
@@ -42,7 +51,7 @@ class Bound(Protocol):
         """A member drawn without looking at any data."""
 
     def release(self, variance: float) -> SkellamRelease | SkellamNormRelease:
-        """The event of releasing one sum of answers under Skellam noise of this total variance."""
+        """The event of releasing one sum under Skellam noise of this variance, in squared units."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ candidate all ballots are equal and the tally carries nothing
 
     candidates: int
     votes: int
+    unit: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _check_candidates(self.candidates)
@@ -125,6 +135,7 @@ class BordaVotes:
 
     candidates: int
     ranked: int
+    unit: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _check_candidates(self.candidates)
@@ -167,11 +178,119 @@ class BordaVotes:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """Zeros and at most ``most`` ones: a client marks some of ``length`` places.
+
+    *Worst pair*: two answers differ, by 1, where exactly one of them has a one; each has at most
+    ``most``, so at most ``min(2 most, length)`` coordinates differ, and disjoint answers (or, where
+    there is not enough room, such that cover everything) attain it.
+
+    >>> Marks(length=49, most=10).shifts
+    ((1, 20),)
+    """
+
+    length: int
+    most: int
+    unit: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _check_at_least_one(length=self.length, most=self.most)
+
+    @property
+    def largest(self) -> int:
+        return 1
+
+    @property
+    def shifts(self) -> Shifts:
+        return ((1, min(2 * self.most, self.length)),)
+
+    def admits(self, answer: IntArray) -> bool:
+        return _is_vector(answer, self.length) and bool(
+            np.isin(answer, (0, 1)).all() and answer.sum() <= self.most
+        )
+
+    def abstention(self) -> IntArray:
+        return np.zeros(self.length, dtype=np.int64)
+
+    def release(self, variance: float) -> SkellamRelease:
+        return SkellamRelease(self.shifts, variance)
+
+
+@dataclass(frozen=True)
+class OnePoint:
+    """One point, in steps: numbers from ``-steps`` to ``steps``, a choice for each of some groups.
+
+    An answer holds the numbers, for each group ``steps`` at the option chosen and zeros elsewhere,
+    and last ``steps`` for being there; or zeros only. *Worst pair*: a number shifts by at most
+    ``2 steps``, two options of a group and the last entry by ``steps`` each. No pair attains all of
+    that at once (who shifts the last entry has zeros elsewhere), so the bound is a little cautious.
+
+    >>> OnePoint(numbers=2, options=(3,), steps=100).shifts
+    ((100, 3), (200, 2))
+    """
+
+    numbers: int
+    options: tuple[int, ...]
+    steps: int
+    unit: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _check_at_least_one(
+            steps=self.steps, **{f"options of group {i}": k for i, k in enumerate(self.options)}
+        )
+        if self.numbers < 0 or self.numbers + len(self.options) < 1:
+            raise ValueError(
+                f"numbers is {self.numbers} with {len(self.options)} groups; allowed is at least "
+                "one of either"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.numbers + sum(self.options) + 1
+
+    @property
+    def largest(self) -> int:
+        return self.steps
+
+    @property
+    def shifts(self) -> Shifts:
+        present = (self.steps, 2 * len(self.options) + 1)
+        return (present, (2 * self.steps, self.numbers)) if self.numbers else (present,)
+
+    def groups(self, answer: IntArray) -> list[IntArray]:
+        """The part of an answer, or of a sum, that belongs to each group."""
+        ends = self.numbers + np.cumsum((0, *self.options))
+        return [answer[begin:end] for begin, end in pairwise(ends)]
+
+    def admits(self, answer: IntArray) -> bool:
+        if not _is_vector(answer, self.length):
+            return False
+        if not answer.any():
+            return True
+        numbers = answer[: self.numbers]
+        return bool(
+            answer[-1] == self.steps
+            and ((numbers >= -self.steps) & (numbers <= self.steps)).all()
+            and all(
+                np.isin(group, (0, self.steps)).all() and group.sum() == self.steps
+                for group in self.groups(answer)
+            )
+        )
+
+    def abstention(self) -> IntArray:
+        return np.zeros(self.length, dtype=np.int64)
+
+    def release(self, variance: float) -> SkellamRelease:
+        return SkellamRelease(self.shifts, variance)
+
+
+@dataclass(frozen=True)
 class Box:
     """Integers between ``-radius`` and ``radius``; opposite corners are the worst pair."""
 
     length: int
     radius: int
+    unit: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _check_at_least_one(length=self.length, radius=self.radius)
@@ -203,9 +322,10 @@ class NormBall:
     length: int
     l1: int
     l2: int
+    unit: int = 1
 
     def __post_init__(self) -> None:
-        _check_at_least_one(length=self.length, l1=self.l1, l2=self.l2)
+        _check_at_least_one(length=self.length, l1=self.l1, l2=self.l2, unit=self.unit)
 
     @property
     def largest(self) -> int:
@@ -224,7 +344,7 @@ class NormBall:
         return np.zeros(self.length, dtype=np.int64)
 
     def release(self, variance: float) -> SkellamNormRelease:
-        return SkellamNormRelease(2.0 * self.l1, 2.0 * self.l2, variance)
+        return SkellamNormRelease(2.0 * self.l1, 2.0 * self.l2, variance * self.unit**2)
 
 
 def _is_vector(answer: IntArray, length: int) -> bool:

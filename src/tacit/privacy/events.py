@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Shifts = tuple[tuple[int, int], ...]
 """How far two answers lie apart: (distance, number of coordinates that far apart) pairs."""
 
+EXACT_SUM = "a sum without noise"
+"""What is unprotected although no single answer was seen."""
+
 _LOG_NEGLIGIBLE = math.log(1e-22)
 _LONGEST_RENYI_SUM = 100_000
 
@@ -126,7 +129,7 @@ class SkellamNormRelease:
 
 @dataclass(frozen=True)
 class Unprotected:
-    """Answers that left the clients in clear: no epsilon bounds what they reveal."""
+    """Answers that left the clients in clear, or exact sums: no epsilon bounds what they reveal."""
 
     what: str
 

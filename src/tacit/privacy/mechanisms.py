@@ -15,7 +15,7 @@ from functools import cached_property
 
 from tacit.privacy.accounting import SAMPLING_ERROR, Budget, calibrate
 from tacit.privacy.bounds import Bound
-from tacit.privacy.events import Event, Repeated
+from tacit.privacy.events import EXACT_SUM, Event, Repeated, Unprotected
 from tacit.privacy.skellam import IntArray, check_variance, sampling_table
 
 _SHARE_STEPS = 1 << 32
@@ -99,13 +99,13 @@ class SkellamMechanism:
 
     bound: Bound
     participation: Participation
-    required_variance: float
+    variance: float
+    """Of the noise of a whole sum, in squared units of the bound."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.required_variance < math.inf:
+        if not 0 < self.variance < math.inf:
             raise ValueError(
-                f"the required variance is {self.required_variance!r}; allowed is a finite number "
-                "above 0"
+                f"the required variance is {self.variance!r}; allowed is a finite number above 0"
             )
         check_variance(self.share_variance)
         if self.sampling_error > Fraction(SAMPLING_ERROR):
@@ -122,6 +122,11 @@ class SkellamMechanism:
         """The least noise with which ``rounds`` releases fit the budget."""
         required = calibrate(lambda variance: Repeated(bound.release(variance), rounds), budget)
         return cls(bound, participation, required)
+
+    @property
+    def required_variance(self) -> float:
+        """Of the noise of a whole sum, in squared steps."""
+        return self.variance * self.bound.unit**2
 
     @cached_property
     def share_variance(self) -> float:
@@ -143,13 +148,44 @@ class SkellamMechanism:
     @property
     def event(self) -> Event:
         """What one release costs, counting the guaranteed noise only."""
-        return self.bound.release(self.required_variance)
+        return self.bound.release(self.variance)
 
     def perturb(self, answer: IntArray) -> IntArray:
         """One client's answer with its share of noise, or a refusal that tells nothing of it."""
-        if not self.bound.admits(answer):
-            raise OutOfBounds(
-                f"the answer lies outside {self.bound!r}; noise for that bound would not protect "
-                "it, so nothing was sent: clip the answer or abstain"
-            )
+        _check(answer, self.bound)
         return answer + sampling_table(self.share_variance).draw(self.bound.length)
+
+
+@dataclass(frozen=True)
+class NoNoise:
+    """Bounded answers without noise: a sum that opens exactly, at an infinite epsilon."""
+
+    bound: Bound
+    participation: Participation
+    share_variance = delivered_variance = 0.0
+
+    @property
+    def event(self) -> Event:
+        return Unprotected(EXACT_SUM)
+
+    def perturb(self, answer: IntArray) -> IntArray:
+        _check(answer, self.bound)
+        return answer
+
+
+Mechanism = SkellamMechanism | NoNoise
+
+
+def mechanism_of(bound: Bound, participation: Participation, variance: float) -> Mechanism:
+    """Noise of this variance, in squared units; none at 0."""
+    if variance == 0:
+        return NoNoise(bound, participation)
+    return SkellamMechanism(bound, participation, variance)
+
+
+def _check(answer: IntArray, bound: Bound) -> None:
+    if not bound.admits(answer):
+        raise OutOfBounds(
+            f"the answer lies outside {bound!r}; noise for that bound would not protect it, so "
+            "nothing was sent: clip the answer or abstain"
+        )

@@ -14,12 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import Mechanism, Participation
 from tacit.privacy.skellam import IntArray, reach
 from tacit.secure.crypto import digest
 from tacit.secure.graph import COMPLETE_UP_TO
 
 WRAP_CHANCE = 2.0**-60
+MASKS, ENCRYPTED, PLAIN = "masks", "encrypted", "plain"
+HIDING = (MASKS, ENCRYPTED)
+"""Sums in which the server does not see a single answer."""
 
 Ask = Callable[[str, Mapping[int, bytes]], Mapping[int, bytes]]
 """Carry one request to each of some clients, at a named stage; whoever is missing dropped out."""
@@ -64,16 +67,26 @@ class Round:
     length: int
     bits: int
     question: bytes = b""
+    sparse: tuple[int, int] | None = None
+    """Where only this is to open of each entry: whether it lies outside these bounds (both
+    included), which the noise keeps it above, so that outside means above."""
 
     @classmethod
-    def of(cls, session: bytes, mechanism: SkellamMechanism, question: bytes = b"") -> Round:
-        """The round for the sum that a mechanism protects."""
+    def of(
+        cls,
+        session: bytes,
+        mechanism: Mechanism,
+        question: bytes = b"",
+        at_least: int | None = None,
+    ) -> Round:
+        """The round for the sum that a mechanism protects, or for what reaches ``at_least``."""
         return cls(
             session,
             mechanism.participation,
             mechanism.bound.length,
             modulus_bits(mechanism),
             question,
+            None if at_least is None else (lowest(mechanism), at_least - 1),
         )
 
     @property
@@ -110,6 +123,8 @@ class Round:
         """Everything that signatures bind a message to."""
         p = self.participation
         numbers = f"{p.clients} {p.dropout!r} {p.colluding!r} {self.length} {self.bits}"
+        if self.sparse:
+            numbers += f" {self.sparse}"
         return digest(b"round", numbers.encode(), self.session, self.question)
 
 
@@ -147,8 +162,17 @@ class SecureSum(Protocol):
     def name(self) -> str:
         """How plans and messages call it."""
 
+    @property
+    def opens_thresholds(self) -> bool:
+        """Whether it can open which entries reach a threshold, and nothing else of them."""
+
+    def check(self, around: Round) -> None:
+        """Refuse a round that cannot be carried, before anything is charged for it."""
+
     def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
         """Open the sum from the clients' first replies and further questions.
+
+        Of a round with ``sparse`` bounds, the value is 1 where an entry lies outside and 0 inside.
 
         Raises:
             TooFewClients: when fewer than the round's threshold are left; nothing was released.
@@ -156,14 +180,25 @@ class SecureSum(Protocol):
         """
 
 
-def modulus_bits(mechanism: SkellamMechanism) -> int:
+def modulus_bits(mechanism: Mechanism) -> int:
     """32 or 64: whichever first holds the sum with all its noise except with chance 2^-60."""
-    clients = mechanism.participation.clients
-    log_chance = math.log(WRAP_CHANCE / (2 * mechanism.bound.length))
-    largest = clients * mechanism.bound.largest + reach(mechanism.delivered_variance, log_chance)
+    largest = mechanism.participation.clients * mechanism.bound.largest + _noise_reach(mechanism)
     for bits in (32, 64):
         if largest < 2 ** (bits - 1):
             return bits
     raise ValueError(
         f"the sum can reach {largest}, beyond 64 bits; use a coarser quantisation or fewer clients"
     )
+
+
+def lowest(mechanism: Mechanism) -> int:
+    """What no entry of a sum of marks falls below, except with chance 2^-60."""
+    return -_noise_reach(mechanism)
+
+
+def _noise_reach(mechanism: Mechanism) -> int:
+    """How far the noise of a sum goes to either side, except with chance 2^-60."""
+    if not mechanism.delivered_variance:
+        return 0
+    log_chance = math.log(WRAP_CHANCE / (2 * mechanism.bound.length))
+    return reach(mechanism.delivered_variance, log_chance)

@@ -20,6 +20,8 @@ class Outcome:
     config: Config
     candidates: tuple[Config, ...]
     tally: IntArray | None = None
+    note: str = ""
+    """What whoever reads the choice should know about how it came about."""
 
 
 class Tuner(Protocol):

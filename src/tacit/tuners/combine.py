@@ -1,0 +1,184 @@
+"""PrivTuna: each client tunes on its own data, and the federation combines what they found.
+
+Mitic, Pyrgelis and Sav, "How to Privately Tune Hyperparameters in Federated Learning?" (2024),
+Algorithms 2 and 3. Strategies and modes:
+
+============  =====  ===  =========  =========================================================
+strategy      clear  dp   encrypted  what the clients are asked for, unless in clear
+============  =====  ===  =========  =========================================================
+mean          yes    yes  yes        the sum of their best points (PF-Mean)
+best-mean     yes    yes  yes        the sum of the means of their best 5 %
+dbscan        yes    yes  yes        counts of cells, then sums over clusters (PF-DBSCAN)
+median        yes    no   no         not a function of sums
+trimmed-mean  yes    no   no         not a function of sums
+best-median   yes    no   no         not a function of sums
+============  =====  ===  =========  =========================================================
+
+``clear`` is as published, for research: everything a client found leaves it, at an infinite
+epsilon. In ``dp`` the server sees noisy sums and clusters them itself. In ``encrypted`` it sees
+noisy sums and, of the counts, only which cells are dense; without noise (an infinite budget) those
+outputs are exact and unprotected.
+
+How we differ: numbers are combined on the space's own scale (a geometric mean on a logarithmic
+axis) and options by their frequency; under ``dp`` and ``encrypted`` DBSCAN is Algorithm 3's, on
+public cells, a client counts once a cell, and each of its points weighs the same, so that what it
+can change is bounded; the threshold is raised by what noise alone would reach; where no cell is
+dense, all of them are taken as dense, and the outcome says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.cells import chosen
+from tacit.combining import (
+    STEPS,
+    CellCounts,
+    ClusterSums,
+    Kept,
+    LocalBest,
+    LocalFindings,
+    numeric,
+    optima,
+)
+from tacit.federation import Federation
+from tacit.local_search import LocalSearch, check_sampler
+from tacit.optima import LocalOptima, best_share, dbscan, mean, median, trimmed_mean
+from tacit.privacy.events import Composed, Event, Unprotected
+from tacit.privacy.skellam import FloatArray
+from tacit.space import SAMPLINGS, Config, Space
+from tacit.tuners.modes import check_federation, check_mode, gathered
+from tacit.tuners.tuner import Outcome
+
+BEST = 0.05
+"""The share of its candidates that a client calls its best."""
+_NOT_A_SUM = {
+    "median": "a median is not a function of sums",
+    "trimmed-mean": "which values are extreme is not a function of sums",
+    "best-median": "a median is not a function of sums",
+}
+STRATEGIES = ("mean", "median", "trimmed-mean", "best-mean", "best-median", "dbscan")
+SUMMABLE = tuple(strategy for strategy in STRATEGIES if strategy not in _NOT_A_SUM)
+
+NO_DENSE_CELL = "no cell was dense, so all of them were taken as dense"
+NO_CLUSTER = "there was no cluster, so the mean of the clients' best points was taken"
+NO_POINTS = "no cluster held points beyond the noise, so the middle of the space was taken"
+
+
+@dataclass(frozen=True)
+class Combine:
+    """One strategy in one mode.
+
+    >>> Combine("median", mode="dp")
+    Traceback (most recent call last):
+        ...
+    ValueError: the strategy 'median' cannot be 'dp': a median is not a function of sums; allowed \
+is the mode 'clear', or instead of it mean, best-mean, dbscan
+
+    Args:
+        strategy: how local optima become one configuration.
+        mode: what leaves the clients.
+        candidates: how many configurations a client tries.
+        sampling: how it searches: ``grid``, ``sobol``, ``random``, or a sampler of Optuna.
+        points: the most points that a client contributes to DBSCAN.
+        min_points: from how many clients (or points, in clear) on a cell is dense; default is
+            PrivTuna's, twice the number of hyperparameters. It takes 2 under quantity skew.
+    """
+
+    strategy: str = "dbscan"
+    mode: str = "dp"
+    candidates: int = 100
+    sampling: str = "grid"
+    points: int = 10
+    min_points: int | None = None
+    name = "combine"
+
+    def __post_init__(self) -> None:
+        check_mode("strategy", self.strategy, STRATEGIES, self.mode, _NOT_A_SUM)
+        check_sampler(self.sampling)
+
+    def event(self, space: Space, variance: float) -> Event:
+        if self.mode == "clear":
+            return Unprotected(LocalFindings.__name__)
+        search = self._search(space, 0)
+        if self.strategy != "dbscan":
+            return self._best(search, STEPS).bound.release(variance)
+        counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
+        return Composed((counts.bound.release(variance), sums.bound.release(variance)))
+
+    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        check_federation(self.mode, federation)
+        search = self._search(space, int(rng.integers(2**31)))
+        tried = search.candidates if self.sampling in SAMPLINGS else ()
+        if self.mode == "clear":
+            config, note = self._in_clear(federation, search)
+        elif self.strategy == "dbscan":
+            config, note = self._clusters(federation, search)
+        else:
+            query = self._best(search, federation.steps)
+            config, note = query.combined(federation.sum(query, "local optima").value), ""
+        return Outcome(config, tried, note=note)
+
+    def _in_clear(self, federation: Federation, search: LocalSearch) -> tuple[Config, str]:
+        clients = gathered(federation, search)
+        if self.strategy != "dbscan":
+            return _COMBINED[self.strategy](search.where, [optima(one) for one in clients]), ""
+        found = dbscan(search.where, list(map(optima, clients)), min_samples=self.min_points)
+        return found.config, NO_CLUSTER if found.fell_back else ""
+
+    def _clusters(self, federation: Federation, search: LocalSearch) -> tuple[Config, str]:
+        """Algorithm 3: dense cells, clusters of neighbours, and the best cluster's centroid."""
+        space, note = search.where, ""
+        least = self.min_points or 2 * len(space.dimensions)
+        counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
+        federation.check(counts.bound, sums.bound)
+        dense = federation.reached(counts, least, "cells")
+        if not dense.any():
+            dense, note = np.ones_like(dense), NO_DENSE_CELL
+        cells = tuple(map(int, np.flatnonzero(dense)))
+        query = ClusterSums(search, self._kept, cells, federation.steps)
+        points, accuracies, totals = query.averages(federation.sum(query, "clusters").value)
+        totals = np.where(totals < least / 2, 0, totals)  # what noise alone can be
+        best = chosen(np.arange(len(totals)), points, accuracies, totals)
+        if best is None:
+            return space.decode(np.full(len(space.dimensions), 0.5)), NO_POINTS
+        return _config(query, best.cell, best.point), note
+
+    def _search(self, space: Space, seed: int) -> LocalSearch:
+        return LocalSearch(space.to_json(), self.sampling, self.candidates, seed)
+
+    def _best(self, search: LocalSearch, steps: int) -> LocalBest:
+        return LocalBest(search, BEST if self.strategy == "best-mean" else 0.0, steps)
+
+    @property
+    def _kept(self) -> Kept:
+        return Kept(points=self.points)
+
+
+def _config(query: ClusterSums, cluster: int, numbers: FloatArray) -> Config:
+    """A cluster's centroid: numbers from the sums, options from its cells."""
+    space = query.search.where
+    cells = query.kept.cells(query.search)
+    point = cells.centre(int(np.argmax(query.labels == cluster)))
+    point[numeric(space)] = numbers
+    return space.decode(point)
+
+
+def _winners(clients: list[LocalOptima]) -> FloatArray:
+    return np.array([client.points[0] for client in clients])
+
+
+def _best_of(clients: list[LocalOptima]) -> FloatArray:
+    return np.concatenate([best_share(c.points, c.accuracies, BEST).points for c in clients])
+
+
+_COMBINED: Mapping[str, Callable[[Space, list[LocalOptima]], Config]] = {
+    "mean": lambda space, clients: mean(space, _winners(clients)),
+    "median": lambda space, clients: median(space, _winners(clients)),
+    "trimmed-mean": lambda space, clients: trimmed_mean(space, _winners(clients)),
+    "best-mean": lambda space, clients: mean(space, _best_of(clients)),
+    "best-median": lambda space, clients: median(space, _best_of(clients)),
+}
