@@ -14,8 +14,8 @@ import pytest
 
 from tacit.privacy.bounds import Box, Marks
 from tacit.privacy.mechanisms import NoNoise, Participation, SkellamMechanism, mechanism_of
+from tacit.secure.bfv import HEADER
 from tacit.secure.encrypted import EncryptedParticipant, EncryptedSum, SomebodyMissing
-from tacit.secure.multiparty import HEADER as PARTY_HEADER
 from tacit.secure.multiparty import SEED_BYTES
 from tacit.secure.protocol import Refused, Round, Total
 
@@ -177,6 +177,7 @@ PARTY = """
 import sys
 from pathlib import Path
 import numpy as np
+from tacit.secure.bfv import HEADER
 from tacit.secure.encrypted import EncryptedParticipant
 from tests.secure.test_encrypted import threshold_round
 
@@ -194,7 +195,7 @@ state.write_bytes(step.state)
 def secret_of(state: bytes) -> bytes:
     """A part of the secret key that the state of a party holds, as it is stored."""
     party: bytes = msgspec.msgpack.decode(state)[1]
-    return party[PARTY_HEADER.size + SEED_BYTES :][:256]
+    return party[HEADER.size + SEED_BYTES :][:256]
 
 
 def as_words(secret: bytes) -> bytes:

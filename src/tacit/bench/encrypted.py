@@ -30,7 +30,9 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import IntArray
 from tacit.query import Sums
-from tacit.secure.multiparty import Message, Party, Server, for_dense_test
+from tacit.secure.bfv import Message
+from tacit.secure.circuit import for_dense_test
+from tacit.secure.multiparty import Party, Server
 from tacit.secure.protocol import ENCRYPTED
 from tacit.space import Config, Float, Space
 from tacit.task import FunctionClient

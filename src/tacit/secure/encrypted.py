@@ -14,7 +14,7 @@ open       one polynomial of what is to open        its share of the opening
 =========  =======================================  =============================================
 
 Each message is a MessagePack array of byte strings, and each of those has the versioned form that
-:mod:`tacit.secure.multiparty` documents.
+:mod:`tacit.secure.bfv` documents.
 
 *The claim.* Against honest-but-curious server and clients nothing is learned beyond the opened
 outputs; N-1 colluding clients can subtract themselves from those outputs, therefore DP noise from
@@ -38,9 +38,7 @@ import numpy as np
 from msgspec import Struct
 
 from tacit.privacy.skellam import IntArray
-from tacit.secure.crypto import digest
-from tacit.secure.multiparty import (
-    MOST_FACTORS,
+from tacit.secure.bfv import (
     SUMS,
     Ciphertext,
     FirstShare,
@@ -49,13 +47,13 @@ from tacit.secure.multiparty import (
     OpeningRequest,
     OpeningShare,
     Parameters,
-    Party,
     PublicKey,
     PublicShare,
     SecondShare,
-    Server,
-    for_dense_test,
 )
+from tacit.secure.circuit import MOST_FACTORS, check, for_dense_test
+from tacit.secure.crypto import digest
+from tacit.secure.multiparty import Party, Server
 from tacit.secure.protocol import ENCRYPTED, Ask, Refused, Round, Step, TooFewClients, Total
 
 Parts = tuple[bytes, ...]
@@ -101,7 +99,7 @@ class Session:
                 f"threshold; allowed under multiparty encryption are up to {MOST_FACTORS}: raise "
                 "epsilon, let clients contribute fewer points, or take the mode 'dp'"
             )
-        self.parameters.check(self.parties, self.pieces, len(self.sparse or ()))
+        check(self.parameters, self.parties, self.pieces, len(self.sparse or ()))
 
     @property
     def parties(self) -> int:
