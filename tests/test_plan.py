@@ -54,6 +54,15 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
         ("search.votes=true", "search.votes is True; allowed is a whole number"),
         ("search.votes=100", "search.votes is 100 of 100 candidates; allowed is 1 to 99"),
         ("search.method=borda", "search.method is 'borda'; allowed is 'vote' or 'combine'"),
+        (
+            "search.sampling=tpe",
+            "search.sampling is 'tpe'; allowed with search.method 'vote' is 'so",
+        ),
+        ("federation.secure=encrypted", "privacy.dropout is 0.1; allowed with federation.secure"),
+        (
+            "space.server_momentum={low=0.0, high=0.9}",
+            "server_momentum and momentum are both tuned",
+        ),
         ("search.sampling=halton", "search.sampling is 'halton'; allowed is 'sobol' or"),
         ("privacy.epsilon=0", "privacy.epsilon is 0; allowed is a number from 0.001 to 30, or inf"),
         ("privacy.epsilon='1'", "privacy.epsilon is '1'; allowed is a number"),
@@ -113,3 +122,33 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 
 def test_no_deadline_is_infinite() -> None:
     assert load_plan(None, []).federation.deadline == math.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["search.strategy=median"], "search: the strategy 'median' cannot be 'dp': a median is"),
+        (
+            ["search.method=flora", "search.surface=mplm"],
+            "search: the surface 'mplm' cannot be 'dp'",
+        ),
+        (["search.mode=encrypted"], "search.mode is 'encrypted' and federation.secure is 'masks'"),
+        (
+            ["federation.secure=encrypted", "privacy.dropout=0"],
+            "search.mode is 'dp' and federation.secure is 'encrypted'; allowed with it is",
+        ),
+        (["privacy.epsilon=inf"], "privacy.epsilon is inf; allowed with search.mode 'dp' is a num"),
+        (["task.score=loss"], "task.score is 'loss'; allowed with search.strategy 'dbscan'"),
+        (["search.sampling=cma"], "search.sampling is 'cma'; allowed is 'sobol' or"),
+    ],
+)
+def test_combinations_that_cannot_be_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_plan(None, ["search.method=combine", *changes])
+
+
+def test_the_servers_hyperparameters_can_be_tuned_alone_or_all_of_them_with_opt() -> None:
+    fixed = ["space.momentum={choices=[0.5]}", "space.server_momentum={low=0.0, high=0.9}"]
+    assert "server_momentum" in load_plan(None, fixed).space.dimensions
+    both = ["search.method=opt", "privacy.epsilon=inf", "space.server_momentum={low=0.0, high=0.9}"]
+    assert "momentum" in load_plan(None, both).space.dimensions

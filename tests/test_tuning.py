@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tacit
+from tacit.arrays import Array
 from tacit.privacy.ledger import BudgetExceeded, Ledger, ledger_path
 from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER, SIGNED_SERVER
 from tacit.sgd import Weights
@@ -179,6 +180,45 @@ def test_federated_averaging_learns() -> None:
     )
     test = learner(99).train_examples
     assert TASK.accuracies(weights, test)[0] > max(0.8, TASK.accuracies(start, test)[0])
+
+
+def test_the_server_moves_towards_the_average_as_it_was_told() -> None:
+    """FedAvgM, step by step, against the rule written out."""
+    configs: list[Config] = [
+        {"learning_rate": 0.5},
+        {"learning_rate": 0.5, "server_learning_rate": 0.3, "server_momentum": 0.9},
+    ]
+    built = federation([learner(number) for number in range(4)], dropout=0.0, trains=True)
+
+    def average(chosen: list[Config], start: Weights, rounds: int) -> Weights:
+        return federated_average(lambda q: built.collect(q, "train"), chosen, start, rounds, 1)
+
+    start = TASK.initial(1)
+    first = average(configs[:1], start, 1)
+    velocity = [new - old for new, old in zip(first, start, strict=True)]
+    moved = tuple(old + np.float32(0.3) * v for old, v in zip(start, velocity, strict=True))
+    once = average(configs, TASK.initial(2), 1)
+    for both, taken, followed in zip(once, first, moved, strict=True):
+        assert np.array_equal(both[0], taken[0]), "rate 1 and momentum 0 is the average itself"
+        np.testing.assert_allclose(both[1], followed[0], rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_are_averaged_whatever_the_servers_rate() -> None:
+    start: Weights = (np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32))
+    told = (np.ones((1, 2), np.float32), np.full((1, 2), 5.0, np.float32))
+    config: Config = {"server_learning_rate": 0.5}
+    answers = [tuple(map(Array.of, told))] * 3
+    found = federated_average(lambda _query: answers, [config], start, 1, 1, trained=1)
+    assert found[0].tolist() == [[0.5, 0.5]]
+    assert found[1].tolist() == [[5.0, 5.0]]
+
+
+def test_a_client_that_trains_alone_takes_the_servers_values_for_its_own() -> None:
+    own, servers = (
+        learner(1).score_many([{f"{prefix}learning_rate": 0.3, f"{prefix}momentum": 0.5}])
+        for prefix in ("", "server_")
+    )
+    assert own == servers
 
 
 def test_a_small_space_is_searched_whole() -> None:

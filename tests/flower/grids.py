@@ -150,10 +150,11 @@ def is_for(message: Message, stage: str, node: int) -> bool:
 
 
 def vector_of(node: Node) -> IntArray:
-    """The vector that a node fixed, from its state; empty if it refused."""
-    if not node.state:
+    """The vector that a node fixed for a masked sum, from its state; empty if it refused."""
+    waiting = msgspec.msgpack.decode(node.state, type=Waiting) if node.state else None
+    if waiting is None or waiting.asked.secure != "masks":
         return np.empty(0, np.int64)
-    advertised = unpack_state(msgspec.msgpack.decode(node.state, type=Waiting).sum_state)
+    advertised = unpack_state(waiting.sum_state)
     if not isinstance(advertised, Advertised):  # it refused, and kept the state of another sum
         return np.empty(0, np.int64)
     return np.frombuffer(advertised.vector, "<i4").astype(np.int64)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from tacit.privacy.accounting import privacy_loss
-from tacit.privacy.bounds import BordaVotes, Bound, Box, NormBall, TopVotes
+from tacit.privacy.bounds import BordaVotes, Bound, Box, Marks, NormBall, OnePoint, TopVotes
 from tacit.privacy.events import SkellamRelease
 from tacit.privacy.skellam import IntArray
 from tests.brute_force import hockey_stick, noisy, skellam_pmf
@@ -37,6 +37,9 @@ def all_members(bound: Bound, values: range) -> list[IntArray]:
         (BordaVotes(4, 1), range(2)),
         (Box(3, 1), range(-1, 2)),
         (Box(2, 2), range(-2, 3)),
+        (Marks(4, 1), range(2)),
+        (Marks(3, 2), range(2)),
+        (Marks(2, 2), range(2)),
     ],
     ids=repr,
 )
@@ -60,6 +63,27 @@ def test_no_pair_of_answers_is_worse_than_the_declared_one(bound: Bound, values:
         assert worst <= allowed + 1e-9
         assert with_abstention <= allowed + 1e-9
         assert worst >= allowed * 0.999 - 1e-6, "the declared pair is attained, not just a bound"
+
+
+@pytest.mark.parametrize(
+    ("bound", "values"),
+    [(OnePoint(1, (2,), 1), range(-1, 2)), (OnePoint(2, (), 1), range(-1, 2))],
+    ids=repr,
+)
+def test_no_two_points_are_further_apart_than_declared(bound: OnePoint, values: range) -> None:
+    """Coordinate by coordinate, in any order: a smaller shift never reveals more."""
+    allowed = sorted((d for d, count in bound.shifts for _ in range(count)), reverse=True)
+    members = all_members(bound, values)
+    assert any(not member.any() for member in members)
+    for one, other in itertools.product(members, repeat=2):
+        found = sorted(np.abs(one - other).tolist(), reverse=True)
+        assert all(shift <= most for shift, most in zip(found, [*allowed, *[0] * 9], strict=False))
+
+
+def test_a_finer_unit_is_noised_and_priced_the_same() -> None:
+    coarse, fine = NormBall(4, 8, 4), NormBall(4, 80, 40, unit=10)
+    assert fine.release(50.0) == NormBall(4, 80, 40).release(5000.0)
+    assert fine.release(50.0).squared_distance == coarse.release(50.0).squared_distance
 
 
 def test_a_zero_ballot_would_be_a_worse_pair_and_is_not_admitted() -> None:
@@ -86,7 +110,9 @@ def test_abstentions_are_uniform_over_all_valid_ballots(bound: Bound) -> None:
     assert chi2.sf(statistic, len(ballots) - 1) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("bound", [Box(4, 3), NormBall(4, 3, 2)], ids=repr)
+@pytest.mark.parametrize(
+    "bound", [Box(4, 3), NormBall(4, 3, 2), Marks(4, 2), OnePoint(2, (3,), 5)], ids=repr
+)
 def test_clients_with_nothing_to_say_answer_zero(bound: Bound) -> None:
     assert bound.admits(bound.abstention())
     assert not bound.abstention().any()
@@ -98,6 +124,7 @@ def test_admits_exactly_the_members(values: list[int]) -> None:
     sized = len(values) == 6
     assert TopVotes(6, 2).admits(answer) == (sized and sorted(values) == [0, 0, 0, 0, 1, 1])
     assert BordaVotes(6, 3).admits(answer) == (sized and sorted(values) == [0, 0, 0, 1, 2, 3])
+    assert Marks(6, 2).admits(answer) == (sized and set(values) <= {0, 1} and sum(values) <= 2)
     assert Box(6, 2).admits(answer) == (sized and all(-2 <= v <= 2 for v in values))
     assert NormBall(6, 5, 3).admits(answer) == (
         sized and sum(map(abs, values)) <= 5 and sum(v * v for v in values) <= 9
@@ -109,13 +136,34 @@ def test_norms_cannot_overflow_into_the_ball() -> None:
     assert not NormBall(4, 100, 100).admits(huge)
 
 
-@pytest.mark.parametrize("bound", [TopVotes(3, 1), BordaVotes(4, 1), Box(3, 1), NormBall(3, 1, 1)])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        TopVotes(3, 1),
+        BordaVotes(4, 1),
+        Box(3, 1),
+        NormBall(3, 1, 1),
+        Marks(3, 1),
+        OnePoint(1, (2,), 4),
+    ],
+)
 def test_other_types_and_shapes_are_not_members(bound: Bound) -> None:
     member = bound.abstention()
     assert bound.admits(member)
     assert not bound.admits(member.astype(np.float64))
     assert not bound.admits(member.reshape(1, -1))
     assert not bound.admits(member[:-1])
+
+
+def test_a_point_has_one_option_a_group_and_says_that_it_is_there() -> None:
+    bound = OnePoint(1, (2, 3), 10)
+    good = [7, 0, 10, 10, 0, 0, 10]
+    assert bound.admits(np.array(good))
+    for place, value in ((0, 11), (0, -11), (1, 10), (2, 0), (3, 5), (6, 0), (6, 9)):
+        bad = [*good]
+        bad[place] = value
+        assert not bound.admits(np.array(bad))
+    assert [group.tolist() for group in bound.groups(np.array(good))] == [[0, 10], [10, 0, 0]]
 
 
 def test_ranked_ballot_gives_the_most_to_the_best() -> None:
@@ -131,6 +179,10 @@ def test_ranked_ballot_gives_the_most_to_the_best() -> None:
         (lambda: BordaVotes(9, 5), "ranked is 5 of 9.*allowed is 1 to 4.*must overlap"),
         (lambda: Box(0, 1), "length is 0"),
         (lambda: NormBall(3, 0, 1), "l1 is 0"),
+        (lambda: NormBall(3, 1, 1, unit=0), "unit is 0"),
+        (lambda: Marks(3, 0), "most is 0"),
+        (lambda: OnePoint(0, (), 4), "numbers is 0 with 0 groups; allowed is at least one"),
+        (lambda: OnePoint(1, (0,), 4), "options of group 0 is 0"),
     ],
 )
 def test_impossible_bounds_are_refused_with_the_reason(make: object, reason: str) -> None:

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from tacit.privacy.accounting import SAMPLING_ERROR, Budget, spent
 from tacit.privacy.bounds import BordaVotes, Bound, Box, NormBall, TopVotes
-from tacit.privacy.events import Repeated
-from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism
+from tacit.privacy.events import EXACT_SUM, Repeated, Unprotected
+from tacit.privacy.mechanisms import (
+    OutOfBounds,
+    Participation,
+    SkellamMechanism,
+    mechanism_of,
+)
 from tests.randomness import fits_skellam
 
 BUDGET = Budget(1.0, 1e-5)
@@ -134,3 +139,20 @@ def test_impossible_settings_are_refused_with_the_reason(make: object, reason: s
 def test_abstention_gets_the_same_noise_as_an_answer(bound: Bound) -> None:
     mechanism = SkellamMechanism.calibrated(bound, Participation(50), BUDGET)
     assert mechanism.perturb(bound.abstention()).dtype == np.int64
+
+
+def test_no_noise_is_checked_like_noise_and_costs_everything() -> None:
+    mechanism = mechanism_of(Box(3, 5), Participation(4), 0.0)
+    assert mechanism.perturb(np.array([5, -5, 0])).tolist() == [5, -5, 0]
+    assert mechanism.event == Unprotected(EXACT_SUM)
+    with pytest.raises(OutOfBounds):
+        mechanism.perturb(np.array([6, 0, 0]))
+
+
+def test_noise_is_measured_in_units_of_the_bound() -> None:
+    fine = mechanism_of(NormBall(3, 60, 40, unit=10), Participation(4), 7.0)
+    coarse = mechanism_of(NormBall(3, 60, 40), Participation(4), 700.0)
+    assert isinstance(fine, SkellamMechanism)
+    assert fine.share_variance == coarse.share_variance
+    assert fine.required_variance == 700.0
+    assert fine.event == coarse.event

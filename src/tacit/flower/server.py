@@ -30,7 +30,7 @@ from tacit.federation import Federation, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
-from tacit.plan import Plan, read_plan, read_table, with_value
+from tacit.plan import Plan, combining, read_plan, read_table, with_value
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
@@ -76,7 +76,7 @@ def tune(
         grid: the grid of the ServerApp.
         context: its context; the settings stand in ``context.run_config``.
         space: what to tune.
-        method: how to choose; default: :class:`tacit.Vote` with the settings' candidates and votes.
+        method: how to choose; default: what the settings say, :class:`tacit.Vote` without any.
         budget: the most this call may spend.
         plan: a plan file; the settings change it. How many clients there are comes from the roster
             or from ``federation.clients``, otherwise all connected nodes take part.
@@ -92,12 +92,14 @@ def tune(
     allowed = Budget(terms.epsilon, terms.delta) if budget is None else budget
     search = settings.plan.search
     check_engine(settings.plan)
-    if method is None and search.method != Vote.name:
-        raise ValueError(
-            f"search.method is {search.method!r}; allowed here is {Vote.name!r}: give another "
-            "method to tune() itself"
-        )
-    chosen = Vote(search.votes, search.candidates, search.sampling) if method is None else method
+    chosen = method or combining(settings.plan)
+    if chosen is None:
+        if search.method != Vote.name:
+            raise ValueError(
+                f"search.method is {search.method!r}; allowed here is 'vote', 'combine' or "
+                "'flora': give another method to tune() itself"
+            )
+        chosen = Vote(search.votes, search.candidates, search.sampling)
     run = settings.resume or run_name(chosen)
     folder = settings.folder(run)
     federation = settings.federation(grid, allowed, run, folder)
