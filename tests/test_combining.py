@@ -115,22 +115,25 @@ def test_a_client_counts_once_a_cell() -> None:
     assert counts.max() == 1
 
 
-def test_cluster_sums_give_back_numbers_accuracies_and_how_many() -> None:
+def test_cluster_sums_give_back_numbers_accuracies_and_weights() -> None:
     kept = Kept(points=4)
     query = ClusterSums(SEARCH, kept, DENSE, EXACT_STEPS)
     total = np.sum([query.answer(each) for each in CLIENTS], axis=0)
     points, accuracies, totals = query.averages(total)
+    assert totals.sum() == pytest.approx(len(CLIENTS), abs=0.02), "every client counts once"
     own = [kept.of(SEARCH.run(each)) for each in CLIENTS]
     everything = np.concatenate([one.points for one in own])
+    weights = np.concatenate([np.full(len(one), 1 / len(one)) for one in own])
+    right = np.concatenate([one.accuracies for one in own])
     labels = query.labels[Cells(SPACE).of(everything)]
+    tolerance = len(CLIENTS) / EXACT_STEPS
     for cluster in range(query.clusters):
         inside = labels == cluster
-        tolerance = 4 * len(CLIENTS) / EXACT_STEPS  # half a step a client, at a weight of 1/4
-        assert totals[cluster] == pytest.approx(inside.sum(), abs=tolerance)
-        numbers = everything[inside][:, :2].sum(axis=0)
+        assert totals[cluster] == pytest.approx(weights[inside].sum(), abs=tolerance)
+        numbers = (weights[inside, None] * everything[inside][:, :2]).sum(axis=0)
         assert points[cluster] == pytest.approx(numbers, abs=tolerance)
-        right = np.concatenate([one.accuracies for one in own])[inside].sum()
-        assert accuracies[cluster] == pytest.approx(right, abs=tolerance)
+        found = (weights * right)[inside].sum()
+        assert accuracies[cluster] == pytest.approx(found, abs=tolerance)
 
 
 def test_a_point_outside_every_dense_cell_is_left_out() -> None:

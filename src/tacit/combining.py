@@ -7,10 +7,10 @@ public, and each bound is a fact about the answer:
 * :class:`LocalBest`: one point of the cube, in steps.
 * :class:`CellCounts`: marks on at most ``points`` cells. PrivTuna counts points; here a client
   counts once a cell, however many of its points lie there, so that what it can change is small.
-* :class:`ClusterSums`: each of at most ``points`` points weighs ``1 / points``, so an answer is a
-  weighted mean (of total weight at most 1) of vectors whose s entries lie within 1: by convexity
-  its L2 norm is at most ``sqrt(s)`` and its L1 norm at most ``s``. Rounding to steps moves at most
-  ``points s`` entries by at most 1/2.
+* :class:`ClusterSums`: a client's points share one weight of 1, so an answer is a weighted mean (of
+  total weight at most 1) of vectors whose s entries lie within 1: by convexity its L2 norm is at
+  most ``sqrt(s)`` and its L1 norm at most ``s``. Rounding to steps moves at most ``points s``
+  entries by at most 1/2. PrivTuna adds up points; here clients with many do not count for more.
 * :class:`LossSums`, :class:`SurfaceSums`: a vector of losses, less its mean (which no choice among
   candidates depends on), shrunk to an L2 norm of ``clip`` if it is longer; rounding moves each of
   m entries by at most 1/2, and the L1 norm is at most ``sqrt(m)`` times the L2 norm.
@@ -124,7 +124,7 @@ class CellCounts(Struct, frozen=True, forbid_unknown_fields=True, tag="cells"):
 
 
 class ClusterSums(Struct, frozen=True, forbid_unknown_fields=True, tag="clusters"):
-    """Sums over a client's points in each cluster of dense cells: numbers, accuracy, how many.
+    """Sums over a client's points in each cluster of dense cells: numbers, accuracy, weight.
 
     The unit is such that this sum and that of :class:`CellCounts` cost about the same.
     """
@@ -160,11 +160,11 @@ class ClusterSums(Struct, frozen=True, forbid_unknown_fields=True, tag="clusters
         sums = np.zeros((self.clusters, rows.shape[1]))
         there = cells >= 0
         np.add.at(sums, self.labels[cells[there]], rows[there])
-        return np.rint(sums.ravel() * self.steps / self.kept.points).astype(np.int64)
+        return np.rint(sums.ravel() * self.steps / max(len(kept), 1)).astype(np.int64)
 
     def averages(self, total: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Sums of numbers (from 0 to 1), of accuracies, and how many points, for each cluster."""
-        rows = total.reshape(self.clusters, -1) * self.kept.points / self.steps
+        """Sums of numbers (from 0 to 1), of accuracies, and of weights, for each cluster."""
+        rows = total.reshape(self.clusters, -1) / self.steps
         counts = rows[:, -1]
         return (rows[:, :-2] + counts[:, None]) / 2, (rows[:, -2] + counts) / 2, counts
 

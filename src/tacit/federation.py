@@ -173,7 +173,7 @@ class Federation:
 
         A secure sum that can opens just that; any other opens the sum, and it is compared here.
         Either costs what the sum costs. Noise would carry empty entries over a low threshold: it is
-        raised so far that one of them in all is expected to do so in every other sum.
+        raised so far that one of them does so in at most one of twenty sums.
         """
         threshold = at_least + self._noise_margin(query.bound)
         if self.secure.opens_thresholds:
@@ -186,7 +186,7 @@ class Federation:
         if not self.variance:
             return 0
         delivered = mechanism_of(bound, self.participation, self.variance).delivered_variance
-        return math.ceil(float(norm.isf(0.5 / bound.length)) * math.sqrt(delivered))
+        return math.ceil(float(norm.isf(0.05 / bound.length)) * math.sqrt(delivered))
 
     def _opened(self, query: Sums, label: str, at_least: int | None = None) -> Sum:
         place, asks = len(self.turnouts), self._digest(query, label, at_least)

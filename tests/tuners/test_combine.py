@@ -40,18 +40,18 @@ POSSIBLE = {(strategy, mode) for strategy in SUMMABLE for mode in MODES}
 POSSIBLE |= {(strategy, "clear") for strategy in STRATEGIES}
 
 
-def likes(x: float, y: float) -> Client:
+def likes(x: float, y: float, least: float = 0.0) -> Client:
     def error(config: Config) -> float:
-        return min(1.0, abs(float(config["x"]) - x) + abs(float(config["y"]) - y))
+        return min(1.0, least + abs(float(config["x"]) - x) + abs(float(config["y"]) - y))
 
     return FunctionClient(error)
 
 
 def crowd(clients: int, seed: int = 0) -> list[Client]:
-    """Most like one corner, the others another one."""
+    """Most like one corner, the others another one, which serves them less well."""
     rng = np.random.default_rng(seed)
-    places = [(0.25, 0.65) if number % 4 else (0.8, 0.2) for number in range(clients)]
-    return [likes(*(place + rng.normal(0, 0.03, 2))) for place in places]
+    places = [(0.25, 0.65, 0.0) if number % 4 else (0.8, 0.2, 0.2) for number in range(clients)]
+    return [likes(*(place + rng.normal(0, 0.03, 3) * (1, 1, 0))) for place in places]
 
 
 def exact(
@@ -176,9 +176,9 @@ def test_no_dense_cell_and_no_cluster_are_said(monkeypatch: pytest.MonkeyPatch) 
     clear = tacit.tune(hopeless, SPACE, Combine("dbscan", "clear", candidates=9), INFINITE)
     assert clear.note == NO_CLUSTER
     monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
-    scattered = [likes(x, y) for x in (0.0, 1.0) for y in (0.0, 1.0)]
-    tuner = Combine("dbscan", "dp", candidates=49)
-    assert tacit.tune(scattered, SPACE, tuner, Budget(8.0, 1e-5)).note == NO_DENSE_CELL
+    scattered = [likes(x / 6, y / 6) for x in range(7) for y in range(7)]
+    tuner = Combine("dbscan", "dp", candidates=49, points=1)
+    assert tacit.tune(scattered, SPACE, tuner, Budget(20.0, 1e-5)).note == NO_DENSE_CELL
     built = federation(hopeless, 2000.0)
     outcome = Combine("dbscan", "dp", candidates=9).tune(built, SPACE, np.random.default_rng(0))
     assert outcome.note == NO_POINTS

@@ -21,13 +21,14 @@ outputs are exact and unprotected.
 
 How we differ: numbers are combined on the space's own scale (a geometric mean on a logarithmic
 axis) and options by their frequency; under ``dp`` and ``encrypted`` DBSCAN is Algorithm 3's, on
-public cells, a client counts once a cell, and each of its points weighs the same, so that what it
-can change is bounded; the threshold is raised by what noise alone would reach; where no cell is
+public cells, a client counts once a cell, and its points share one weight, so that what it can
+change is bounded; the threshold is raised by what noise alone would reach; where no cell is
 dense, all of them are taken as dense, and the outcome says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ SUMMABLE = tuple(strategy for strategy in STRATEGIES if strategy not in _NOT_A_S
 
 NO_DENSE_CELL = "no cell was dense, so all of them were taken as dense"
 NO_CLUSTER = "there was no cluster, so the mean of the clients' best points was taken"
-NO_POINTS = "no cluster held points beyond the noise, so the middle of the space was taken"
+NO_POINTS = "no cluster's sum stood out from the noise, so the middle of the largest was taken"
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,14 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
             dense, note = np.ones_like(dense), NO_DENSE_CELL
         cells = tuple(map(int, np.flatnonzero(dense)))
         query = ClusterSums(search, self._kept, cells, federation.steps)
-        points, accuracies, totals = query.averages(federation.sum(query, "clusters").value)
-        totals = np.where(totals < least / 2, 0, totals)  # what noise alone can be
+        opened = federation.sum(query, "clusters")
+        points, accuracies, totals = query.averages(opened.value)
+        by_chance = 2 * math.sqrt(opened.variance) / query.steps
+        totals = np.where(totals < max(by_chance, least / 2), 0, totals)
         best = chosen(np.arange(len(totals)), points, accuracies, totals)
         if best is None:
-            return space.decode(np.full(len(space.dimensions), 0.5)), NO_POINTS
+            largest = int(np.bincount(query.labels[query.labels >= 0]).argmax())
+            return _config(query, largest, None), NO_POINTS
         return _config(query, best.cell, best.point), note
 
     def _search(self, space: Space, seed: int) -> LocalSearch:
@@ -158,12 +162,13 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
         return Kept(points=self.points)
 
 
-def _config(query: ClusterSums, cluster: int, numbers: FloatArray) -> Config:
-    """A cluster's centroid: numbers from the sums, options from its cells."""
-    space = query.search.where
-    cells = query.kept.cells(query.search)
-    point = cells.centre(int(np.argmax(query.labels == cluster)))
-    point[numeric(space)] = numbers
+def _config(query: ClusterSums, cluster: int, numbers: FloatArray | None) -> Config:
+    """A cluster's centroid: numbers from the sums, if they tell any, options from its cells."""
+    space, cells = query.search.where, query.kept.cells(query.search)
+    members = np.flatnonzero(query.labels == cluster)
+    point = np.mean([cells.centre(int(cell)) for cell in members], axis=0)
+    if numbers is not None:
+        point[numeric(space)] = numbers
     return space.decode(point)
 
 
