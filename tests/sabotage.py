@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 
 from tacit import endpoint
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
-from tacit.secure import crypto, masks, opening, protocol, setup
+from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
 
 
 def halved_variance() -> None:
@@ -130,6 +131,35 @@ def trusting_client() -> None:
     setattr(endpoint.Endpoint, "handle", believing)  # noqa: B010
 
 
+def missing_errors() -> None:
+    """Shares of keys are products without the errors that hide them."""
+
+    def exactly(level: ring.Level, *products: Any, out: Any = None) -> Any:
+        answer = ring.add(level.primes, *(level.times(one, other) for one, other in products))
+        if out is not None:
+            out[:] = answer
+        return answer
+
+    setattr(ring.Level, "samples", exactly)  # noqa: B010
+
+
+def short_flooding() -> None:
+    """Opening shares hide the noise of a ciphertext behind eight bits less than they should."""
+    real = multiparty.flooding
+    setattr(multiparty, "flooding", lambda n, bits, primes: real(n, bits - 8, primes))  # noqa: B010
+
+
+def reused_errors() -> None:
+    """Every share of a key has the same errors."""
+    setattr(ring, "error", cache(ring.error))  # noqa: B010
+
+
+def free_exact_sums() -> None:
+    """A sum without noise is booked as if it told nothing."""
+    nothing = property(lambda _self: events.Composed(()))
+    setattr(mechanisms.NoNoise, "event", nothing)  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
@@ -157,6 +187,13 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             forgetful_client,
             "flower/test_asking_twice.py::"
             "test_a_member_whose_state_was_set_back_does_not_seal_twice",
+        ),
+        (missing_errors, "secure/test_multiparty.py::test_public_shares_carry_errors"),
+        (short_flooding, "secure/test_multiparty.py::test_opening_shares_are_flooded_afresh"),
+        (reused_errors, "secure/test_multiparty.py::test_public_shares_carry_errors"),
+        (
+            free_exact_sums,
+            "tuners/test_combine.py::test_encrypted_clusters_are_those_of_the_plain_computation",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
