@@ -145,7 +145,7 @@ def missing_errors() -> None:
 
 def short_flooding() -> None:
     """Opening shares hide the noise of a ciphertext behind eight bits less than they should."""
-    real = multiparty.flooding
+    real = ring.flooding
     setattr(multiparty, "flooding", lambda n, bits, primes: real(n, bits - 8, primes))  # noqa: B010
 
 

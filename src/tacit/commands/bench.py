@@ -214,7 +214,8 @@ def bench_combine(
         typer.Option("--full", help="All examples and the paper's networks: days, not minutes."),
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A setting of each kind, on a part of the digits.")
+        bool,
+        typer.Option("--quick", help="A setting of each kind, on a part of the digits, 2 seeds."),
     ] = False,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
@@ -237,6 +238,8 @@ def bench_combine(
             raise ValueError(f"--data is {name!r}; allowed are {', '.join(subsets)}")
     chosen = [recipe for name, recipe in subsets.items() if not data or name in data]
     recipes = combine.quick() if quick else combine.experiments(chosen)
+    if quick:
+        seeds = min(seeds, 2)
     with counting_bar("pieces") as progress:
         result = combine.run(recipes, seeds, data_dir, out, progress)
     write_whole(out / "combine.json", json_text(result) + "\n")
