@@ -162,6 +162,13 @@ def test_a_client_without_promising_points_says_zero() -> None:
         assert not query.answer(hopeless).any()
 
 
+def test_cells_that_there_are_not_and_too_many_trials_are_refused() -> None:
+    with pytest.raises(ValueError, match="a dense cell is none of the 147 cells"):
+        ClusterSums(SEARCH, Kept(), (147,)).bound  # noqa: B018
+    with pytest.raises(ValueError, match="trials is 1000000000; allowed is 1 to 1000000"):
+        LossSums(LocalSearch(SPACE.to_json(), "sobol", 10**9)).bound  # noqa: B018
+
+
 def test_one_noise_level_prices_both_questions_alike() -> None:
     for points in (1, 3, 10):
         kept = Kept(points=points)

@@ -175,6 +175,8 @@ class ClusterSums(Struct, frozen=True, forbid_unknown_fields=True, tag="clusters
     @property
     def _mask(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = np.zeros(self._cells.count, dtype=np.bool_)
+        if self.dense and not 0 <= min(self.dense) <= max(self.dense) < len(mask):
+            raise ValueError(f"a dense cell is none of the {len(mask)} cells")
         mask[list(self.dense)] = True
         return mask
 
@@ -188,7 +190,7 @@ class LossSums(Struct, frozen=True, forbid_unknown_fields=True, tag="losses"):
 
     @property
     def bound(self) -> NormBall:
-        return losses_bound(len(self.search.candidates), self.clip, self.steps)
+        return losses_bound(self.search.count, self.clip, self.steps)
 
     def answer(self, client: Client) -> IntArray:
         return clipped(scores(client, self.search.candidates), self.clip, self.steps)
@@ -218,7 +220,7 @@ def losses_bound(length: int, clip: float, steps: int = STEPS) -> NormBall:
     if not 0 < clip < math.inf:
         raise ValueError(f"clip is {clip!r}; allowed is a finite number above 0")
     l2 = math.ceil(steps * clip + math.sqrt(length) / 2)
-    return NormBall(length, math.ceil(l2 * math.sqrt(length)), l2)
+    return NormBall(length, math.ceil(l2 * math.sqrt(length)), l2, unit=l2)
 
 
 def clipped(losses: FloatArray, clip: float, steps: int = STEPS) -> IntArray:

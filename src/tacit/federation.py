@@ -175,18 +175,10 @@ class Federation:
         Either costs what the sum costs. Noise would carry empty entries over a low threshold: it is
         raised so far that one of them does so in at most one of twenty sums.
         """
-        threshold = at_least + self._noise_margin(query.bound)
+        threshold = at_least + noise_margin(query.bound, self.participation, self.variance)
         if self.secure.opens_thresholds:
             return self._opened(query, label, threshold).value.astype(np.bool_)
         return self._opened(query, label).value >= threshold
-
-    def _noise_margin(self, bound: Bound) -> int:
-        from scipy.stats import norm
-
-        if not self.variance:
-            return 0
-        delivered = mechanism_of(bound, self.participation, self.variance).delivered_variance
-        return math.ceil(float(norm.isf(0.05 / bound.length)) * math.sqrt(delivered))
 
     def _opened(self, query: Sums, label: str, at_least: int | None = None) -> Sum:
         place, asks = len(self.turnouts), self._digest(query, label, at_least)
@@ -286,6 +278,14 @@ class Federation:
         cost.down += sum(map(len, requests.values()))
         cost.up += sum(map(len, replies.values()))
         return replies
+
+
+def noise_margin(bound: Bound, participation: Participation, variance: float) -> int:
+    """What noise alone reaches in any entry of a sum, in at most one of twenty sums."""
+    from scipy.stats import norm
+
+    delivered = mechanism_of(bound, participation, variance).delivered_variance
+    return math.ceil(float(norm.isf(0.05 / bound.length)) * math.sqrt(delivered))
 
 
 def secure_sum(name: str, roster: Roster | None) -> SecureSum:

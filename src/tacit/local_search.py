@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OPTUNA_SAMPLERS = ("tpe", "gp", "nsga-ii")
 SAMPLERS = (*SAMPLINGS, *OPTUNA_SAMPLERS)
+MOST_TRIALS = 1_000_000
 
 
 class LocalSearch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,13 +44,21 @@ class LocalSearch(Struct, frozen=True, forbid_unknown_fields=True):
         return Space.from_json(self.space)
 
     @property
-    def candidates(self) -> tuple[Config, ...]:
-        """What all clients try; a ValueError where each finds its own."""
+    def count(self) -> int:
+        """How many candidates all clients try; a ValueError where each finds its own."""
         if self.sampler not in SAMPLINGS:
             raise ValueError(
                 f"with the sampler {self.sampler!r} every client tries candidates of its own; "
                 f"allowed where they must be common are {', '.join(SAMPLINGS)}"
             )
+        if not 1 <= self.trials <= MOST_TRIALS:
+            raise ValueError(f"trials is {self.trials}; allowed is 1 to {MOST_TRIALS}")
+        return self.where.count(self.trials, self.sampler)
+
+    @property
+    def candidates(self) -> tuple[Config, ...]:
+        """What all clients try."""
+        self.count  # noqa: B018  # refuses what cannot be
         rng = np.random.default_rng(self.seed)
         return self.where.candidates(self.trials, self.sampler, rng)
 

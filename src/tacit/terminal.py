@@ -24,12 +24,16 @@ from rich.table import Table
 
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
+from tacit.plan import combining
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, line_json
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import Plan, percent
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
+from tacit.tuners.combine import Combine
+from tacit.tuners.tuner import Tuner
+from tacit.tuning import noise_for
 
 
 def warn_if_poor(console: Console, planned: Plan) -> bool:
@@ -283,6 +287,9 @@ def print_outlook(planned: RunPlan) -> None:
         f"[bold]{search.method}[/bold]: {clients} clients, {planned.task.data}, "
         f"{planned.federation.partition}, {search.candidates} candidates"
     )
+    combined = combining(planned)
+    if combined:
+        _print_combining(console, planned, combined)
     if search.method != "vote":
         return
     candidates = planned.space.count(search.candidates, search.sampling)
@@ -297,6 +304,29 @@ def print_outlook(planned: RunPlan) -> None:
         f"replace-one); if all agree, a good candidate wins {percent(priced.success)} of the time"
     )
     warn_if_poor(console, priced)
+
+
+def _print_combining(console: Console, planned: RunPlan, method: Tuner) -> None:
+    """In which mode, at what price, and whether any cell can be dense."""
+    search, terms = planned.search, planned.privacy
+    what = search.strategy if search.method == "combine" else search.surface
+    price = "ε = ∞: nothing is protected by noise"
+    if math.isfinite(terms.epsilon):
+        price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, replace-one)"
+    console.print(f"{what}, mode {search.mode}, {price}")
+    if not isinstance(method, Combine) or what != "dbscan" or search.mode == "clear":
+        return
+    clients = planned.federation.clients
+    variance = noise_for(method, planned.space, Budget(terms.epsilon, terms.delta))
+    participation = Participation(clients, terms.dropout, terms.colluding)
+    needed = method.dense_from(planned.space, participation, variance)
+    console.print(f"a cell is dense if {needed} of the {clients} clients find it promising")
+    if needed > clients:
+        console.print(
+            "[yellow]Warning:[/yellow] no cell can be dense: the noise is too strong for so few "
+            "clients; raise privacy.epsilon, lower search.points, take search.strategy = 'mean', or "
+            "vote"
+        )
 
 
 def print_result(result: Result, folder: Path) -> None:

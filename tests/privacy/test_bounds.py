@@ -81,6 +81,7 @@ def test_no_two_points_are_further_apart_than_declared(bound: OnePoint, values: 
 
 
 def test_a_finer_unit_is_noised_and_priced_the_same() -> None:
+    assert OnePoint(2, (), 7).release(3.0).variance == 3.0 * 49
     coarse, fine = NormBall(4, 8, 4), NormBall(4, 80, 40, unit=10)
     assert fine.release(50.0) == NormBall(4, 80, 40).release(5000.0)
     assert fine.release(50.0).squared_distance == coarse.release(50.0).squared_distance

@@ -232,7 +232,6 @@ class OnePoint:
     numbers: int
     options: tuple[int, ...]
     steps: int
-    unit: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _check_at_least_one(
@@ -250,6 +249,10 @@ class OnePoint:
 
     @property
     def largest(self) -> int:
+        return self.steps
+
+    @property
+    def unit(self) -> int:
         return self.steps
 
     @property
@@ -281,7 +284,7 @@ class OnePoint:
         return np.zeros(self.length, dtype=np.int64)
 
     def release(self, variance: float) -> SkellamRelease:
-        return SkellamRelease(self.shifts, variance)
+        return SkellamRelease(self.shifts, variance * self.unit**2)
 
 
 @dataclass(frozen=True)

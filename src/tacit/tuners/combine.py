@@ -45,10 +45,11 @@ from tacit.combining import (
     numeric,
     optima,
 )
-from tacit.federation import Federation
+from tacit.federation import Federation, noise_margin
 from tacit.local_search import LocalSearch, check_sampler
 from tacit.optima import LocalOptima, best_share, dbscan, mean, median, trimmed_mean
 from tacit.privacy.events import Composed, Event, Unprotected
+from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import FloatArray
 from tacit.space import SAMPLINGS, Config, Space
 from tacit.tuners.modes import check_federation, check_mode, gathered
@@ -123,6 +124,14 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
             config, note = query.combined(federation.sum(query, "local optima").value), ""
         return Outcome(config, tried, note=note)
 
+    def dense_from(self, space: Space, participation: Participation, variance: float) -> int:
+        """How many clients must mark a cell for it to be dense under noise of this variance."""
+        counts = CellCounts(self._search(space, 0), self._kept)
+        return self._least(space) + noise_margin(counts.bound, participation, variance)
+
+    def _least(self, space: Space) -> int:
+        return self.min_points or 2 * len(space.dimensions)
+
     def _in_clear(self, federation: Federation, search: LocalSearch) -> tuple[Config, str]:
         clients = gathered(federation, search)
         if self.strategy != "dbscan":
@@ -133,7 +142,7 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
     def _clusters(self, federation: Federation, search: LocalSearch) -> tuple[Config, str]:
         """Algorithm 3: dense cells, clusters of neighbours, and the best cluster's centroid."""
         space, note = search.where, ""
-        least = self.min_points or 2 * len(space.dimensions)
+        least = self._least(space)
         counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
         federation.check(counts.bound, sums.bound)
         dense = federation.reached(counts, least, "cells")
