@@ -324,8 +324,8 @@ def _print_combining(console: Console, planned: RunPlan, method: Tuner) -> None:
     if needed > clients:
         console.print(
             "[yellow]Warning:[/yellow] no cell can be dense: the noise is too strong for so few "
-            "clients; raise privacy.epsilon, lower search.points, take search.strategy = 'mean', or "
-            "vote"
+            "clients; raise privacy.epsilon, lower search.points, take search.strategy = 'mean', "
+            "or vote"
         )
 
 

@@ -138,7 +138,7 @@ class Message:
         return b"".join((header(self.kind, self.parameters, self.residues.shape), data))
 
     @classmethod
-    def from_bytes(cls, parameters: Parameters, data: bytes) -> Self:
+    def from_bytes(cls, parameters: Parameters, data: bytes | memoryview) -> Self:
         """The message, or a ValueError that says what is wrong with it."""
         shape = cls.shape(parameters)
         size = HEADER.size + 8 * shape[0] * shape[1] * shape[2]
@@ -225,7 +225,9 @@ def header(kind: int, parameters: Parameters, shape: tuple[int, ...]) -> bytes:
     return HEADER.pack(MAGIC, VERSION, kind, parameters.digest, *shape)
 
 
-def check_header(name: str, data: bytes, size: int, kind: int, parameters: Parameters) -> None:
+def check_header(
+    name: str, data: bytes | memoryview, size: int, kind: int, parameters: Parameters
+) -> None:
     """Refuse what is not of this size, kind, version and parameters."""
     if len(data) < HEADER.size or data[:4] != MAGIC:
         raise ValueError(f"{name} is not one: {len(data)} bytes that begin with {data[:4].hex()!r}")

@@ -56,7 +56,8 @@ from tacit.secure.crypto import digest
 from tacit.secure.multiparty import Party, Server
 from tacit.secure.protocol import ENCRYPTED, Ask, Refused, Round, Step, TooFewClients, Total
 
-Parts = tuple[bytes, ...]
+Parts = tuple[memoryview, ...]
+"""The parts of a message, which are megabytes: seen where they are, not copied."""
 M = TypeVar("M", bound=Message)
 
 _encode = msgspec.msgpack.Encoder().encode
