@@ -94,7 +94,7 @@ def test_no_scores_whatever_lead_beyond_the_bounds(errors: list[float], points: 
 def test_the_sum_of_best_points_gives_their_mean_and_most_frequent_option() -> None:
     query = LocalBest(SEARCH)
     found = query.combined(np.sum([query.answer(each) for each in CLIENTS], axis=0))
-    best = np.array([SEARCH.run(each).points[0] for each in CLIENTS])
+    best = np.array([SEARCH.search(each).points[0] for each in CLIENTS])
     expected = mean(SPACE, best)
     assert found["kind"] == expected["kind"]
     assert found["layers"] == expected["layers"]
@@ -110,7 +110,7 @@ def test_who_abstains_does_not_move_the_mean() -> None:
 
 def test_a_client_counts_once_a_cell() -> None:
     counts = CellCounts(SEARCH, Kept(points=40, within=0.5)).answer(CLIENTS[0])
-    kept = Kept(points=40, within=0.5).of(SEARCH.run(CLIENTS[0]))
+    kept = Kept(points=40, within=0.5).of(SEARCH.search(CLIENTS[0]))
     assert set(np.flatnonzero(counts)) == set(Cells(SPACE).of(kept.points))
     assert counts.max() == 1
 
@@ -121,7 +121,7 @@ def test_cluster_sums_give_back_numbers_accuracies_and_weights() -> None:
     total = np.sum([query.answer(each) for each in CLIENTS], axis=0)
     points, accuracies, totals = query.averages(total)
     assert totals.sum() == pytest.approx(len(CLIENTS), abs=0.02), "every client counts once"
-    own = [kept.of(SEARCH.run(each)) for each in CLIENTS]
+    own = [kept.of(SEARCH.search(each)) for each in CLIENTS]
     everything = np.concatenate([one.points for one in own])
     weights = np.concatenate([np.full(len(one), 1 / len(one)) for one in own])
     right = np.concatenate([one.accuracies for one in own])

@@ -24,7 +24,7 @@ def search(sampler: str, trials: int = 24) -> LocalSearch:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_finds_something_good_and_puts_the_best_first(sampler: str) -> None:
-    found = search(sampler).run(FunctionClient(error))
+    found = search(sampler).search(FunctionClient(error))
     assert found.points.shape == (len(found.scores), 3)
     assert np.array_equal(found.scores, np.sort(found.scores))
     best = SPACE.decode(found.points[0])
@@ -34,7 +34,7 @@ def test_every_sampler_finds_something_good_and_puts_the_best_first(sampler: str
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_same_seed_searches_alike(sampler: str) -> None:
-    first, second = (search(sampler).run(FunctionClient(error)) for _ in range(2))
+    first, second = (search(sampler).search(FunctionClient(error)) for _ in range(2))
     assert np.array_equal(first.scores, second.scores)
 
 
@@ -49,16 +49,47 @@ def test_what_cannot_be_scored_is_left_out(sampler: str) -> None:
     def sometimes(config: Config) -> float:
         return math.nan if config["kind"] == "sgd" else error(config)
 
-    found = search(sampler).run(FunctionClient(sometimes))
+    found = search(sampler).search(FunctionClient(sometimes))
     assert np.isfinite(found.scores).all()
     assert (found.points[:, 2] == 1.0).all()
     with pytest.raises(NothingToSay):
-        search(sampler).run(FunctionClient(lambda _config: math.inf))
+        search(sampler).search(FunctionClient(lambda _config: math.inf))
 
 
 def test_accuracies_are_errors_turned_around_and_bounded() -> None:
     found = Findings(np.zeros((3, 1)), np.array([-0.5, 0.25, 7.0]))
     assert found.accuracies.tolist() == [1.0, 0.75, 0.0]
+
+
+def test_a_client_searches_once_a_run_and_anew_in_the_next() -> None:
+    asked: list[Config] = []
+
+    def counting(config: Config) -> float:
+        asked.append(config)
+        return error(config)
+
+    client = FunctionClient(counting)
+    first = LocalSearch(SPACE.to_json(), "sobol", 8, run="monday")
+    found = [first.findings(client) for _ in range(3)]
+    assert len(asked) == 8
+    assert found[0] is found[1] is found[2]
+    LocalSearch(SPACE.to_json(), "sobol", 8, run="tuesday").findings(client)
+    assert len(asked) == 16
+    nameless = LocalSearch(SPACE.to_json(), "sobol", 8)
+    for _ in range(2):
+        nameless.findings(client)
+    assert len(asked) == 32
+
+
+def test_clients_that_cannot_be_remembered_search_again() -> None:
+    class Odd:
+        __hash__ = None  # type: ignore[assignment]
+
+        def score(self, config: Config) -> float:
+            return error(config)
+
+    search = LocalSearch(SPACE.to_json(), "grid", 8, run="monday")
+    assert search.findings(Odd()).scores.shape == (8,)
 
 
 def test_an_unknown_sampler_is_refused() -> None:
@@ -69,6 +100,6 @@ def test_an_unknown_sampler_is_refused() -> None:
 def test_without_optuna_its_samplers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"pip install 'tacit\[optuna\]'; or search with sobol"):
-        search("tpe").run(FunctionClient(error))
+        search("tpe").search(FunctionClient(error))
     for sampler in SAMPLINGS:
-        search(sampler).run(FunctionClient(error))
+        search(sampler).search(FunctionClient(error))

@@ -43,7 +43,7 @@ class LocalFindings(Struct, frozen=True, forbid_unknown_fields=True, tag="findin
     search: LocalSearch
 
     def answer(self, client: Client) -> Arrays:
-        found = self.search.run(client)
+        found = self.search.findings(client)
         return Array.of(found.points), Array.of(found.scores)
 
 
@@ -61,18 +61,20 @@ class LocalBest(Struct, frozen=True, forbid_unknown_fields=True, tag="best"):
         return OnePoint(len(axes) - len(options), options, self.steps)
 
     def answer(self, client: Client) -> IntArray:
-        space, found = self.search.where, optima(self.search.run(client))
+        space, found = self.search.where, optima(self.search.findings(client))
         some = best_share(found.points, found.accuracies, self.share) if self.share else found
         middle = centre(space, some.points if self.share else some.points[:1])
-        axes = list(space.dimensions.values())
-        numbers = [2 * x - 1 for axis, x in zip(axes, middle, strict=True) if not _choice(axis)]
-        answer = [round(self.steps * number) for number in numbers]
-        for axis, x in zip(axes, middle, strict=True):
-            if isinstance(axis, Choice):
-                marks = [0] * len(axis.options)
-                marks[round(x * (len(axis.options) - 1))] = self.steps
-                answer += marks
-        return np.array([*answer, self.steps], dtype=np.int64)
+        answer = np.zeros(self.bound.length, dtype=np.int64)
+        answer[: self.bound.numbers] = np.rint(self.steps * (2 * middle[numeric(space)] - 1))
+        choices = [
+            round(x * (len(axis.options) - 1))
+            for axis, x in zip(space.dimensions.values(), middle, strict=True)
+            if isinstance(axis, Choice)
+        ]
+        for group, chosen in zip(self.bound.groups(answer), choices, strict=True):
+            group[chosen] = self.steps
+        answer[-1] = self.steps
+        return answer
 
     def combined(self, total: IntArray) -> Config:
         """The mean of numbers and the most frequent options, from a sum that may carry noise."""
@@ -118,7 +120,7 @@ class CellCounts(Struct, frozen=True, forbid_unknown_fields=True, tag="cells"):
 
     def answer(self, client: Client) -> IntArray:
         marks = np.zeros(self.bound.length, dtype=np.int64)
-        points = self.kept.of(self.search.run(client)).points
+        points = self.kept.of(self.search.findings(client)).points
         marks[self.kept.cells(self.search).of(points)] = 1
         return marks
 
@@ -153,7 +155,7 @@ class ClusterSums(Struct, frozen=True, forbid_unknown_fields=True, tag="clusters
         return self._cells.clusters(self._mask)
 
     def answer(self, client: Client) -> IntArray:
-        kept = self.kept.of(self.search.run(client))
+        kept = self.kept.of(self.search.findings(client))
         cells = self._cells.assign(kept.points, self._mask)
         numbers = 2 * kept.points[:, numeric(self.search.where)] - 1
         rows = np.column_stack([numbers, 2 * kept.accuracies - 1, np.ones(len(kept))])
@@ -209,7 +211,7 @@ class SurfaceSums(Struct, frozen=True, forbid_unknown_fields=True, tag="surface"
         return losses_bound(len(self.grid), self.clip, self.steps)
 
     def answer(self, client: Client) -> IntArray:
-        found = self.search.run(client)
+        found = self.search.findings(client)
         points = encoded(self.search.where, self.grid)
         (predicted,) = local_models([(found.points, found.scores)], points, seed=self.search.seed)
         return clipped(predicted, self.clip, self.steps)
@@ -251,8 +253,5 @@ def encoded(space: Space, configs: tuple[Config, ...]) -> FloatArray:
 
 def numeric(space: Space) -> list[int]:
     """The axes that are numbers."""
-    return [i for i, axis in enumerate(space.dimensions.values()) if not _choice(axis)]
-
-
-def _choice(axis: object) -> bool:
-    return isinstance(axis, Choice)
+    axes = space.dimensions.values()
+    return [place for place, axis in enumerate(axes) if not isinstance(axis, Choice)]

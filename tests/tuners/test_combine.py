@@ -159,7 +159,7 @@ def test_dbscan_finds_where_most_clients_agree(mode: str, monkeypatch: pytest.Mo
 def test_dbscan_in_clear_is_scikit_learns() -> None:
     clients = crowd(12)
     search = LocalSearch(SPACE.to_json(), "grid", 49, 0)
-    kept = [promising(optima(search.run(each))) for each in clients]
+    kept = [promising(optima(search.search(each))) for each in clients]
     points = np.concatenate([one.points for one in kept])
     accuracies = np.concatenate([one.accuracies for one in kept])
     labels = DBSCAN(eps=0.3, min_samples=4).fit(points).labels_

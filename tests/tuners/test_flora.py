@@ -50,7 +50,7 @@ def test_a_forest_in_clear_is_scikit_learns() -> None:
     result = tacit.tune(CLIENTS, SPACE, Flora("sgm", "clear", candidates=25), INFINITE, seed=4)
     seed = int(np.random.default_rng(4).integers(2**31))
     search = LocalSearch(SPACE.to_json(), "grid", 25, seed)
-    found = [search.run(each) for each in CLIENTS]
+    found = [search.search(each) for each in CLIENTS]
     points, losses = (
         np.concatenate(part) for part in zip(*((f.points, f.scores) for f in found), strict=True)
     )

@@ -135,7 +135,7 @@ def _errors(
 ) -> dict[str, Any]:
     """What opened, compared with the same sums computed without any encryption."""
     seed = int(np.random.default_rng(0).integers(2**31))
-    search = LocalSearch(SPACE.to_json(), "grid", _TRIALS, seed)
+    search = LocalSearch(SPACE.to_json(), "grid", _TRIALS, seed, "bench")
     if strategy == "mean":
         expected = _sum(LocalBest(search, steps=EXACT_STEPS), members)
         return {"mse": float(np.mean((opened[0] - expected) ** 2)), "mask_errors": 0}

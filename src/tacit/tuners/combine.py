@@ -105,7 +105,7 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
     def event(self, space: Space, variance: float) -> Event:
         if self.mode == "clear":
             return Unprotected(LocalFindings.__name__)
-        search = self._search(space, 0)
+        search = self._search(space)
         if self.strategy != "dbscan":
             return self._best(search, STEPS).bound.release(variance)
         counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
@@ -113,7 +113,7 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         check_federation(self.mode, federation)
-        search = self._search(space, int(rng.integers(2**31)))
+        search = self._search(space, int(rng.integers(2**31)), federation.run)
         tried = search.candidates if self.sampling in SAMPLINGS else ()
         if self.mode == "clear":
             config, note = self._in_clear(federation, search)
@@ -126,7 +126,7 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
 
     def dense_from(self, space: Space, participation: Participation, variance: float) -> int:
         """How many clients must mark a cell for it to be dense under noise of this variance."""
-        counts = CellCounts(self._search(space, 0), self._kept)
+        counts = CellCounts(self._search(space), self._kept)
         return self._least(space) + noise_margin(counts.bound, participation, variance)
 
     def _least(self, space: Space) -> int:
@@ -160,8 +160,8 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
             return _config(query, largest, None), NO_POINTS
         return _config(query, best.cell, best.point), note
 
-    def _search(self, space: Space, seed: int) -> LocalSearch:
-        return LocalSearch(space.to_json(), self.sampling, self.candidates, seed)
+    def _search(self, space: Space, seed: int = 0, run: str = "") -> LocalSearch:
+        return LocalSearch(space.to_json(), self.sampling, self.candidates, seed, run)
 
     def _best(self, search: LocalSearch, steps: int) -> LocalBest:
         return LocalBest(search, BEST if self.strategy == "best-mean" else 0.0, steps)
