@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 import tacit
 from tacit.report import render
-from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER
+from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, ENCRYPTED_SERVER, OPEN_SERVER
 from tacit.tuners.tuner import Tuner
 
 PLAN = '[method]\nname = "vote"\nvotes = 5\n'
@@ -228,6 +228,23 @@ def test_an_infinite_epsilon_is_a_warning_and_no_statement() -> None:
     assert "What the server saw clients’ answers in clear, to “the question”" in text
     assert "There is none: the method “combine” had clients answer in clear" in text
     assert "spent so far ∞ 0.00001 budget 4.0 0.00001" in text
+
+
+def test_an_encrypted_run_without_noise_says_what_was_hidden_and_what_was_not() -> None:
+    found = in_clear()
+    found["privacy"].update(
+        server=ENCRYPTED_SERVER, accounting="none: sums were opened without noise"
+    )
+    text = text_of(found, ledger(math.inf, "unprotected"))
+    assert "the method “combine” opened sums, but no count for each candidate" in text
+    assert "No privacy guarantee" in text
+    assert "exact outputs, without noise, of “the question”; answers were encrypted" in text
+    assert "nothing is learned beyond the opened outputs" in text
+
+
+def test_a_note_stands_beside_the_choice() -> None:
+    assert "Note: no cell was dense." in text_of(vote() | {"note": "no cell was dense"}, ledger())
+    assert "Note" not in text_of(vote(), ledger())
 
 
 def test_a_page_without_tally_needs_no_plotly() -> None:

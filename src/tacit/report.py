@@ -143,8 +143,9 @@ def _tally(result: Data) -> str:
     chosen, privacy = result["config"], result["privacy"]
     if result["tally"] is None:
         reason = "opened sums, but no count for each candidate"
-        if _infinite(privacy) and privacy["server"] != ENCRYPTED_SERVER:
-            reason = "had clients answer in clear, instead of opening a sum"
+        if _infinite(privacy):
+            if privacy["server"] != ENCRYPTED_SERVER:
+                reason = "had clients answer in clear, instead of opening a sum"
         elif privacy["mechanism"] == "none":
             reason = "chose without asking any client"
         return f"<p>There is none: the method “{_text(result['method'])}” {reason}.</p>"
@@ -235,6 +236,8 @@ def _privacy(result: Data, ledger: Data) -> str:
             "Nothing bounds what the server, or anyone it tells, can learn about a client’s data "
             "from this run. It must not be called differentially private.",
         )
+        if privacy["server"] == ENCRYPTED_SERVER:
+            facts["Against whom answers were encrypted"] = _text(privacy["server"])
     elif privacy["mechanism"] == "none":
         statement = (
             "<blockquote>No client was asked anything, so this run reveals nothing about anyone’s "
