@@ -282,10 +282,10 @@ class Federation:
 
 def noise_margin(bound: Bound, participation: Participation, variance: float) -> int:
     """What noise alone reaches in any entry of a sum, in at most one of twenty sums."""
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
     delivered = mechanism_of(bound, participation, variance).delivered_variance
-    return math.ceil(float(norm.isf(0.05 / bound.length)) * math.sqrt(delivered))
+    return math.ceil(-float(ndtri(0.05 / bound.length)) * math.sqrt(delivered))
 
 
 def secure_sum(name: str, roster: Roster | None) -> SecureSum:
