@@ -34,18 +34,24 @@ def test_a_grid_is_the_same_every_time_and_gradient_descent_takes_it(name: str) 
 
 
 def test_privtunas_grids_are_those_of_its_table() -> None:
-    """Table I: 49 and 24 combinations; the clients' own values stay at 0.01."""
-    for name, count in (("privtuna-iid", 49), ("privtuna-skew", 24)):
+    """Table I: 49 and 24 combinations; the clients' own values are fixed."""
+    for name, count, rate in (
+        ("privtuna-iid", 49, 0.01),
+        ("privtuna-skew", 24, 0.01),
+        ("privtuna-iid-subset", 49, 0.1),
+        ("privtuna-skew-subset", 24, 0.1),
+    ):
         configs = grid(name)
         assert len(configs) == count
-        assert {(c["learning_rate"], c["momentum"]) for c in configs} == {(0.01, 0.01)}
+        assert {(c["learning_rate"], c["momentum"]) for c in configs} == {(rate, 0.01)}
         assert max(float(c["server_learning_rate"]) for c in configs) == 0.5
         for config in configs:
             check_config(config)
 
 
 def test_there_are_no_other_grids_and_an_unknown_name_is_refused() -> None:
-    assert list(GRIDS) == [*RATES, "privtuna-iid", "privtuna-skew"]
+    privtuna = [f"privtuna-{kind}{size}" for size in ("", "-subset") for kind in ("iid", "skew")]
+    assert list(GRIDS) == [*RATES, *privtuna]
     with pytest.raises(
         ValueError, match="no grid is called 'dp-hype'; allowed are dp-hype-table, "
     ):

@@ -4,6 +4,8 @@ PF-Mean and PF-DBSCAN as a federation runs them, without noise as in the paper, 
 turn in one process: key generation, encryption, the dense test and the opening, all bytes written
 and checked. Searching costs nothing here: clients know their optima by a formula. A further row
 turns on the noise that is there by default, for which the dense test covers many more numbers.
+Up to 20 clients everything is done three times, keys and all, and the best time counts: what the
+machine does beside it varies by half.
 
 The single operations are timed apart, for one sum with a dense test.
 """
@@ -47,6 +49,7 @@ SPACE = Space({"server_learning_rate": Float(0.001, 0.5), "server_momentum": Flo
 NOISY_EPSILON, NOISY_POINTS = 8.0, 3
 _TRIALS = 49
 _SPARSE = range(4)
+_REPEATS, _REPEATED_UP_TO = 3, 20
 _SLOTS = 4096
 
 Made = TypeVar("Made")
@@ -59,11 +62,11 @@ def run(
     journal = Journal(folder, {"bench": "encrypted"})
     work: dict[str, tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]] = {}
     for clients in sizes:
-        work[f"mean {clients}"] = (protocol, ("mean", clients, math.inf))
-        work[f"dbscan {clients}"] = (protocol, ("dbscan", clients, math.inf))
+        work[f"mean {clients}"] = (best_of, ("mean", clients, math.inf))
+        work[f"dbscan {clients}"] = (best_of, ("dbscan", clients, math.inf))
         work[f"operations {clients}"] = (operations, (clients,))
     if noisy:
-        work["with noise"] = (protocol, ("dbscan", NOISY_CLIENTS, NOISY_EPSILON))
+        work["with noise"] = (best_of, ("dbscan", NOISY_CLIENTS, NOISY_EPSILON))
     for done, (piece, (measure, arguments)) in enumerate(work.items()):
         progress(done, len(work))
         if piece not in journal.pieces:
@@ -79,6 +82,17 @@ def run(
         "operations": [row for clients in sizes for row in found[f"operations {clients}"]["rows"]],
         "machine": machine(),
     }
+
+
+def best_of(strategy: str, clients: int, epsilon: float) -> dict[str, Any]:
+    """The fastest of a few runs; errors are those of all of them."""
+    times = _REPEATS if clients <= _REPEATED_UP_TO else 1
+    runs = [protocol(strategy, clients, epsilon) for _ in range(times)]
+    best = min(runs, key=lambda one: float(one["seconds"]))
+    worst: dict[str, Any] = {
+        key: max(one[key] for one in runs) for key in ("mse", "mask_errors") if key in best
+    }
+    return {**best, **worst, "all_seconds": [one["seconds"] for one in runs]}
 
 
 def protocol(strategy: str, clients: int, epsilon: float) -> dict[str, Any]:

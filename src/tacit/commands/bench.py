@@ -213,6 +213,12 @@ def bench_combine(
         bool,
         typer.Option("--full", help="All examples and the paper's networks: days, not minutes."),
     ] = False,
+    paper_rate: Annotated[
+        bool,
+        typer.Option(
+            "--paper-rate", help="Clients' own rate 0.01, also on subsets; always with --full."
+        ),
+    ] = False,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A setting of each kind, on a part of the digits, 2 seeds."),
@@ -237,7 +243,8 @@ def bench_combine(
         if name not in subsets:
             raise ValueError(f"--data is {name!r}; allowed are {', '.join(subsets)}")
     chosen = [recipe for name, recipe in subsets.items() if not data or name in data]
-    recipes = combine.quick() if quick else combine.experiments(chosen)
+    wanted = combine.experiments(chosen, paper_rate=paper_rate or full)
+    recipes = combine.quick() if quick else wanted
     if quick:
         seeds = min(seeds, 2)
     with counting_bar("pieces") as progress:

@@ -158,9 +158,8 @@ def checked(
         raise ValueError(f"{name} has numbers of type {residues.dtype}; allowed is uint64")
     if residues.shape != shape:
         raise ValueError(f"{name} has shape {residues.shape}; allowed is {shape}")
-    wrong = residues >= _column(primes)
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
+    if (residues.max(axis=-1, initial=0) >= _column(primes)[:, 0]).any():
+        place = tuple(np.argwhere(residues >= _column(primes))[0])
         raise ValueError(
             f"{name} holds the residue {residues[place]}; allowed is less than its prime "
             f"{primes[int(place[-2])]}"
