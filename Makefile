@@ -4,11 +4,11 @@
 # make env       .venv with every extra; runs nothing
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 FOR_USE := .venv/.for-use
 FOR_WORK := .venv/.for-work
 
-.PHONY: tune env test test-all lint clean
+.PHONY: tune env test pytest test-all lint clean
 
 tune: $(FOR_USE)
 	$(BIN)/tacit tune
@@ -20,16 +20,20 @@ $(FOR_USE): pyproject.toml constraints.txt
 	$(PIP) --editable '.[torch]'
 	touch $@
 
-$(FOR_WORK): $(FOR_USE)
+$(FOR_WORK): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
 	$(PIP) --editable '.[dev]'
-	touch $@
+	touch $(FOR_USE) $@
 
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: env
+	$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest:
 	$(BIN)/python -m pytest -q -n auto
 
 test-all: lint

@@ -1,4 +1,7 @@
-"""Broken privacy must not pass: every sabotage makes the test named for it fail."""
+"""Broken privacy must not pass: every sabotage makes the test named for it fail.
+
+That each of those tests passes without sabotage is seen where it stands.
+"""
 
 from __future__ import annotations
 
@@ -23,5 +26,3 @@ def test_sabotage_is_noticed(name: str) -> None:
     )
     assert sabotaged.returncode == 1, sabotaged.stdout
     assert f"FAILED tests/{test}" in sabotaged.stdout
-    honest = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert honest.returncode == 0, honest.stdout

@@ -15,6 +15,7 @@ def quiet(done: int, total: int) -> None:
     assert 0 <= done <= total
 
 
+@pytest.mark.slow
 def test_a_real_vote_is_measured_beside_empty_messages(tmp_path: Path) -> None:
     (point,) = bench.run((3,), None, tmp_path, quiet)["points"]
     assert (point["kind"], point["nodes"]) == ("simulation", 3)

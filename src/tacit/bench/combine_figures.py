@@ -14,6 +14,7 @@ Row = Mapping[str, Any]
 
 _COLOURS = ("#2459a9", "#e07b39", "#2f7d4f", "#8c5aa8", "#b8860b", "#c23b5a")
 _TRUTH = "#111111"
+_NO_TOOLS = {"displayModeBar": False}
 _RATE, _MOMENTUM = "server_learning_rate", "server_momentum"
 _NAMES = {_RATE: "server learning rate", _MOMENTUM: "server momentum", "accuracy": "test accuracy"}
 _STRATEGIES = ("mean", "median", "trimmed-mean", "best-mean", "best-median", "dbscan")
@@ -35,13 +36,14 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     drawn = [_by_clients(rows, *one) for one in by_clients]
     drawn += [_by_strategy(rows, *one) for one in by_strategy]
     drawn.append(_against_flora(rows))
-    return [plot for plot in drawn if plot.data]
+    with_data = [plot for plot in drawn if plot.data]
+    return sorted(with_data, key=lambda plot: str(plot.layout.title.text))
 
 
 def page(rows: Sequence[Row]) -> str:
     """One page with all figures."""
     parts = [
-        plot.to_html(full_html=False, include_plotlyjs=number == 0)
+        plot.to_html(_NO_TOOLS, full_html=False, include_plotlyjs=number == 0)
         for number, plot in enumerate(figures(rows))
     ]
     return (
@@ -182,6 +184,7 @@ def _dots(
             y=[np.mean([value(row) for row in _where(rows, data=data)]) for data in sets],
             mode="markers",
             marker={"color": _TRUTH, "size": 7},
+            cliponaxis=False,
             name="GHO",
             legendgroup="GHO",
             offsetgroup=name,
