@@ -4,7 +4,7 @@
 # make env       .venv with every extra; runs nothing
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 FOR_USE := .venv/.for-use
 FOR_WORK := .venv/.for-work
 

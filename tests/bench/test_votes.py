@@ -47,6 +47,7 @@ def test_ties_count_by_their_good_share() -> None:
     assert votes._successes(noisy, good=2) == pytest.approx(1 / 3 + 1 + 0)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_interruptions(tmp_path: Path) -> None:
     whole = votes.run(150, seed=5, folder=tmp_path / "whole", progress=quiet)
 

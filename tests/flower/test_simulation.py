@@ -71,6 +71,7 @@ def test_what_cannot_be_run_is_refused_before_flower_is_started(tmp_path: Path) 
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_the_project_that_tacit_writes_tunes_and_then_trains(tmp_path: Path) -> None:
     project = tmp_path / "clinics"
     document(tacit("new", project, "--json"))
