@@ -188,9 +188,9 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "flower/test_asking_twice.py::"
             "test_a_member_whose_state_was_set_back_does_not_seal_twice",
         ),
-        (missing_errors, "secure/test_multiparty.py::test_public_shares_carry_errors"),
-        (short_flooding, "secure/test_multiparty.py::test_opening_shares_are_flooded_afresh"),
-        (reused_errors, "secure/test_multiparty.py::test_public_shares_carry_errors"),
+        (missing_errors, "secure/test_shares.py::test_public_shares_carry_errors"),
+        (short_flooding, "secure/test_shares.py::test_opening_shares_are_flooded_afresh"),
+        (reused_errors, "secure/test_shares.py::test_public_shares_carry_errors"),
         (
             free_exact_sums,
             "tuners/test_combine.py::test_encrypted_clusters_are_those_of_the_plain_computation",

@@ -27,7 +27,6 @@ class Journal:
     def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
         text = json.dumps(recipe, sort_keys=True)
         self.path = folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
-        folder.mkdir(parents=True, exist_ok=True)
         self.pieces: dict[Piece, Any] = {}
         whole = 0
         if self.path.exists():
@@ -61,6 +60,7 @@ class Journal:
     def add(self, piece: Piece, result: Any) -> None:
         """Record one finished piece durably."""
         self.pieces[piece] = result
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(json.dumps([piece, result]).encode() + b"\n")
             file.flush()
