@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tacit.bench.scaling import figure
+from tacit.bench.terminal import print_speed, scaling_table
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
 from tacit.halving import rungs
 from tacit.plan import load_plan
-from tacit.terminal import print_speed, scaling_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -55,6 +55,7 @@ LAYERS = (
         "bench.scaling",
         "bench.secure_sum",
         "bench.speed",
+        "bench.terminal",
         "bench.votes",
         "terminal",
     ),

@@ -11,14 +11,14 @@ from sklearn.cluster import DBSCAN
 
 import tacit
 from tacit.cells import Cells
-from tacit.combining import EXACT_STEPS, CellCounts, ClusterSums, Kept, optima
+from tacit.combining import EXACT_STEPS, STEPS, CellCounts, ClusterSums, Kept, optima
 from tacit.federation import Federation
 from tacit.journal import Journal
 from tacit.local_search import LocalSearch
 from tacit.optima import promising
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import BudgetExceeded
-from tacit.privacy.mechanisms import SkellamMechanism
+from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.secure.encrypted import SomebodyMissing
 from tacit.space import Config
 from tacit.task import Client, FunctionClient
@@ -203,3 +203,16 @@ def test_cells_are_public_whatever_the_clients_hold() -> None:
     assert Cells(SPACE).count == 49
     one, other = (Combine("dbscan", "dp").event(SPACE, 50.0) for _ in range(2))
     assert one == other
+
+
+def test_the_error_of_the_mean_is_what_noise_does_to_it() -> None:
+    variance, clients, there = 10.0, [likes(0.5, 0.5)] * 20, Participation(20, 0.0)
+    method = Combine("mean", candidates=9)
+    query = method._best(method._search(SPACE), STEPS)
+    mechanism = SkellamMechanism(query.bound, there, variance)
+    answer = query.answer(clients[0])
+    sums = [np.sum([mechanism.perturb(answer) for _ in clients], axis=0) for _ in range(300)]
+    spread = np.std([float(query.combined(total)["x"]) for total in sums])
+    expected = method.mean_error(SPACE, there, variance)
+    assert 0.07 < expected < 0.1
+    assert expected / 1.25 < spread < expected * 1.25

@@ -14,6 +14,16 @@ from tacit.bench import flower as flower_bench
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
 from tacit.bench.dp_hype_figures import figure as dp_hype_figure
+from tacit.bench.terminal import (
+    dp_hype_table,
+    flower_table,
+    print_combine,
+    print_encrypted,
+    print_secure_sum,
+    print_speed,
+    scaling_table,
+    votes_table,
+)
 from tacit.commands.options import (
     Alpha,
     AsJson,
@@ -33,18 +43,7 @@ from tacit.commands.options import (
 from tacit.commands.tables import make_table
 from tacit.files import json_text, write_whole
 from tacit.tables import Recipe, ScoreTable, shipped
-from tacit.terminal import (
-    counting_bar,
-    dp_hype_table,
-    flower_table,
-    print_combine,
-    print_encrypted,
-    print_json,
-    print_secure_sum,
-    print_speed,
-    scaling_table,
-    votes_table,
-)
+from tacit.terminal import counting_bar, print_json
 
 app = typer.Typer(help="The papers' experiments, and our measurements.", no_args_is_help=True)
 

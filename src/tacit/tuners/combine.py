@@ -49,7 +49,7 @@ from tacit.federation import Federation, noise_margin
 from tacit.local_search import LocalSearch, check_sampler
 from tacit.optima import LocalOptima, best_share, dbscan, mean, median, trimmed_mean
 from tacit.privacy.events import Composed, Event, Unprotected
-from tacit.privacy.mechanisms import Participation
+from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import FloatArray
 from tacit.space import SAMPLINGS, Config, Space
 from tacit.tuners.modes import check_federation, check_mode, gathered
@@ -128,6 +128,12 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
         """How many clients must mark a cell for it to be dense under noise of this variance."""
         counts = CellCounts(self._search(space), self._kept)
         return self._least(space) + noise_margin(counts.bound, participation, variance)
+
+    def mean_error(self, space: Space, participation: Participation, variance: float) -> float:
+        """How far noise moves a number of the mean: standard deviation, in widths of its axis."""
+        query = self._best(self._search(space), STEPS)
+        delivered = mechanism_of(query.bound, participation, variance).delivered_variance
+        return math.sqrt(delivered) / (2 * query.steps * participation.clients)
 
     def _least(self, space: Space) -> int:
         return self.min_points or 2 * len(space.dimensions)

@@ -1,0 +1,232 @@
+"""What the benchmarks print for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tacit.privacy.planner import percent
+
+
+def votes_table(result: dict[str, Any]) -> Table:
+    """The simulation of votes, the two spreads that tell most."""
+    table = Table(title="Chance of a good winner: published noise / Tacit's noise")
+    table.add_column("votes", justify="right")
+    shown = [
+        p
+        for p in result["points"]
+        if p["figure"] == "loss deviation" and p["loss_deviation"] in (0.2, 1)
+    ]
+    columns = sorted({(p["epsilon"], p["loss_deviation"]) for p in shown})
+    for epsilon, deviation in columns:
+        table.add_column(f"ε {epsilon:g}, spread {deviation:g}", justify="right")
+    cells = {(p["votes"], p["epsilon"], p["loss_deviation"]): p for p in shown}
+    for number in sorted({p["votes"] for p in shown}):
+        row = [cells[number, *column] for column in columns]
+        table.add_row(
+            str(number),
+            *(
+                f"{p['published']:.3f} / "
+                + ("refused" if p["tacit"] is None else f"{p['tacit']:.3f}")
+                for p in row
+            ),
+        )
+    return table
+
+
+def print_speed(result: dict[str, Any]) -> None:
+    """How much faster candidates are scored, and what halving saves."""
+    table = Table(title="100 candidates against a plain loop, in one run")
+    for heading in ("model", "times as fast", "on a grid", "seconds", "of the peak", "way"):
+        table.add_column(heading, justify="left" if heading in ("model", "way") else "right")
+    for row in result["rows"]:
+        peak, shared = row.get("share_of_peak"), row.get("shared_epochs_ratio")
+        table.add_row(
+            row["model"],
+            f"{row['ratio']:.1f}",
+            "" if shared is None else f"{shared:.1f}",
+            f"{row['seconds']:.2f}",
+            "" if peak is None else f"{peak:.0%}",
+            row["way"],
+        )
+    halving = Table(title="Successive halving against a full search")
+    kind = {"data": "data", "federation": "clients", "space": "space", "cores": "cores"}
+    for heading in (*kind.values(), "times as fast", "same best five", "or as good"):
+        halving.add_column(heading, justify="left" if heading in ("data", "space") else "right")
+    for row in result["halving"]:
+        names = [str(row[name]) for name in kind]
+        if "skipped" in row:
+            halving.add_row(*names, "no data", "", "")
+            continue
+        halving.add_row(
+            *names,
+            f"{row['ratio']:.1f}",
+            f"{row['agreement']:.0%}",
+            f"{row['agreement_with_ties']:.0%}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(halving)
+    for reason in dict.fromkeys(row["skipped"] for row in result["halving"] if "skipped" in row):
+        console.print(f"Skipped: {reason}", soft_wrap=True, markup=False)
+
+
+def scaling_table(result: dict[str, Any]) -> Table:
+    """Every measured point, and how each curve grows."""
+    table = Table(title="How local evaluation grows")
+    for heading in ("curve", "size", "measured", "grows with the power"):
+        table.add_column(heading, justify="left" if heading == "curve" else "right")
+    last = ""
+    for point in result["points"]:
+        curve = point["curve"]
+        power = result["exponents"][curve]
+        found = (
+            f"{point['seconds']:.2f} s" if "seconds" in point else f"{point['megabytes']:.0f} MB"
+        )
+        shown = "" if power is None or curve == last else f"{power:.2f}"
+        if last and curve != last:
+            table.add_section()
+        table.add_row(curve if curve != last else "", str(point["size"]), found, shown)
+        last = curve
+    return table
+
+
+def dp_hype_table(result: dict[str, Any]) -> Table:
+    """DP-HYPE's comparison by epsilon."""
+    recipe = result["recipe"]
+    table = Table(
+        title=f"{result['table']}: {result['seeds']} seeds, {result['repeats']} draws of noise "
+        f"each, {recipe['epochs']} epochs, {recipe['rounds']} rounds",
+        caption="test accuracy: mean and 95 % interval over training seeds",
+    )
+    for heading in ("method", "ε", "Tacit's exact noise", "published noise"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table.add_row("OPT", "", _spread(result["opt"]), "")
+    for epsilon, found in result["vote"].items():
+        shown = "∞" if epsilon == "inf" else epsilon
+        published = _spread(result["vote_published_noise"][epsilon])
+        table.add_row("vote", shown, _spread(found), published)
+    table.add_row("RANDGUESS", "", _spread(result["randguess"]), "")
+    once = result["protocol"]
+    table.add_section()
+    table.add_row(
+        f"the protocol once, {once['dropped']} of {once['asked']} gone",
+        f"{once['epsilon']:g}",
+        f"{once['accuracy']:.1%}",
+        "",
+    )
+    return table
+
+
+def _spread(found: dict[str, float]) -> str:
+    return f"{found['mean']:.1%} ({found['low'] * 100:.1f}–{found['high'] * 100:.1f})"
+
+
+def print_combine(result: dict[str, Any]) -> None:
+    """How good every strategy is, how often it is nearest, and what holds of the paper."""
+    rows, wins = result["rows"], result["wins"]
+    skews = list(dict.fromkeys(row["skew"] for row in rows))
+    table = Table(title=f"Test accuracy, a mean over settings and {result['seeds']} seeds")
+    table.add_column("chosen by")
+    for skew in skews:
+        table.add_column(skew, justify="right")
+    table.add_column(f"nearest of {wins['experiments']}", justify="right")
+    for name in rows[0]["chosen"]:
+        found = [
+            [row["chosen"][name]["accuracy"] for row in rows if row["skew"] == skew]
+            for skew in skews
+        ]
+        won = str(wins["won"][name]) if name in wins["won"] else ""
+        table.add_row(name, *(percent(sum(one) / len(one)) for one in found), won)
+    claims = Table(title="The paper's claims")
+    for heading in ("claim", "effect", "95 % interval", "verdict"):
+        claims.add_column(heading, justify="right" if heading == "effect" else "left")
+    for claim in result["claims"]:
+        low, high = claim["low"], claim["high"]
+        interval = "needs two seeds" if low is None else f"{low:+.3f} to {high:+.3f}"
+        claims.add_row(claim["claim"], f"{claim['effect']:+.3f}", interval, claim["verdict"])
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(claims)
+    console.print(f"{result['core_seconds'] / 60:.0f} minutes of one core in all.")
+
+
+def print_encrypted(result: dict[str, Any]) -> None:
+    """What the benchmark of multiparty encryption measured."""
+    table = Table(title="Multiparty encryption, every party in turn, all keys included")
+    for heading in ("method", "clients", "seconds", "MB a client", "squared error", "wrong cells"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for key, name in (("pf_mean", "PF-Mean"), ("pf_dbscan", "PF-DBSCAN")):
+        for row in result[key]:
+            table.add_row(
+                name,
+                str(row["clients"]),
+                f"{row['seconds']:.2f}",
+                f"{row['bytes_per_client'] / 1e6:.1f}",
+                f"{row['mse']:g}",
+                str(row["mask_errors"]),
+            )
+    for row in result["pf_dbscan_with_noise"]:
+        table.add_row(
+            f"PF-DBSCAN, noise for ε = {row['epsilon']:g}",
+            str(row["clients"]),
+            f"{row['seconds']:.2f}",
+            f"{row['bytes_per_client'] / 1e6:.1f}",
+        )
+    single = Table(title="Single operations")
+    for heading in ("operation", "who", "clients", "milliseconds", "MB"):
+        single.add_column(heading, justify="left" if heading in ("operation", "who") else "right")
+    for row in result["operations"]:
+        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.2f}"
+        counts = str(row["clients"]), f"{1000 * row['seconds']:.1f}"
+        single.add_row(row["operation"], row["who"], *counts, size)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(single)
+
+
+def print_secure_sum(result: dict[str, Any]) -> None:
+    """What the benchmark of the secure sum measured."""
+    table = Table(title=f"One masked sum of {result['candidates']} integers a client, in process")
+    for name in ("clients", "neighbours", "seconds", "peak MB", "up kB", "down kB"):
+        table.add_column(name, justify="right")
+    for point in result["points"]:
+        table.add_row(
+            str(point["clients"]),
+            str(point["degree"]),
+            f"{point['seconds']:.2f}",
+            f"{point['peak_megabytes']:.0f}",
+            f"{point['upload_bytes_per_client'] / 1000:.1f}",
+            f"{point['download_bytes_per_client'] / 1000:.1f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    growth = result["growth"]
+    if growth:
+        console.print(
+            f"From {growth['from_clients']} to {growth['to_clients']} clients: "
+            f"{growth['seconds_ratio']:.1f} times as long; n log n grows "
+            f"{growth['n_log_n_ratio']:.1f} times, the number of links "
+            f"{growth['links_ratio']:.1f} times."
+        )
+
+
+def flower_table(result: dict[str, Any]) -> Table:
+    """What a vote over Flower takes, beside Flower itself."""
+    table = Table(title="One private vote over Flower")
+    for heading in ("nodes", "kind", "messages", "kB up", "kB down", "Flower", "Tacit"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    for point in result["points"]:
+        table.add_row(
+            str(point["nodes"]),
+            point["kind"],
+            str(point["messages"]),
+            f"{point['bytes_up_a_node'] / 1000:.1f}",
+            f"{point['bytes_down_a_node'] / 1000:.1f}",
+            f"{point['flower_seconds']:.2f} s",
+            f"{point['our_seconds']:.2f} s",
+        )
+    table.caption = "kB: a node. Flower: as many rounds of empty messages. Tacit: what is beyond."
+    return table
