@@ -114,6 +114,26 @@ def test_numbers_of_the_training_page_are_recorded() -> None:
         assert f"| {kind} | {row['ratio']:.1f} | {agreed} |" in page
 
 
+def test_numbers_of_the_combining_page_are_recorded() -> None:
+    page = " ".join((ROOT / "docs" / "combine.md").read_text().split())
+    default, paper_rate = (
+        json.loads((ROOT / "benchmarks" / "combine" / name).read_text())
+        for name in ("combine.json", "paper-rate.json")
+    )
+    verdicts = {"not reproduced: the opposite holds": "the opposite"}
+
+    def cell(found: dict[str, Any]) -> str:
+        low, high = (f"{found[end]:+.3f}" for end in ("low", "high"))
+        verdict = verdicts.get(found["verdict"], found["verdict"])
+        return f"{found['effect']:+.3f} ({low} to {high}), {verdict}"
+
+    for one, other in zip(default["claims"], paper_rate["claims"], strict=True):
+        assert f"| {one['claim']} | {cell(one)} | {cell(other)} |" in page
+    for recorded in (default, paper_rate):
+        won = recorded["wins"]["won"]
+        assert ", ".join(f"{name} {times}" for name, times in won.items()) in page
+
+
 def test_the_rungs_of_halving_are_explained() -> None:
     page = (ROOT / "docs" / "training.md").read_text()
     *early, last = [str(kept) for _, kept in rungs(candidates=100, effort=5)[:-1]]
