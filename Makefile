@@ -33,11 +33,14 @@ lint: env
 test: env
 	$(MAKE) --no-print-directory --jobs 2 lint pytest
 
+# One worker more than cores, since some tests wait for processes of their own.
+WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
+
 pytest:
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-all: lint
-	$(BIN)/python -m pytest -q -n auto -m 'slow or not slow'
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow or not slow'
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
