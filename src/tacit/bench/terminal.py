@@ -150,7 +150,7 @@ def print_combine(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(claims)
-    console.print(f"{result['core_seconds'] / 60:.0f} minutes of one core in all.")
+    console.print(f"Processor time: {result['core_seconds'] / 60:.1f} minutes.")
 
 
 def print_encrypted(result: dict[str, Any]) -> None:
