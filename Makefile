@@ -36,7 +36,7 @@ test: env
 # One worker more than cores, since some tests wait for processes of their own.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
-pytest:
+pytest: env
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-all: lint
