@@ -20,7 +20,7 @@ from rich.console import Console
 import tacit
 from tacit.commands import bench, data, ledger, roster, tables
 from tacit.commands.options import AsJson, Colluding, DataDir, Delta, Dropout, Epsilon, whole
-from tacit.federation import EngineFailed, EvaluationFailed, Progress
+from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
 from tacit.files import json_text
 from tacit.plan import Plan, load_plan
 from tacit.privacy.accounting import Budget
@@ -34,7 +34,9 @@ from tacit.terminal import (
     print_json,
     print_outlook,
     print_result,
+    print_training_outlook,
     progress_bars,
+    round_rows,
     stage_bars,
     warn_if_poor,
 )
@@ -122,8 +124,13 @@ def tune(
     )
     if not as_json:
         print_outlook(planned)
+        if planned.training.private:
+            from tacit.job import shared_budget
+
+            print_training_outlook(planned, shared_budget(planned))
     with progress_bars() as progress:
-        result = _engine(planned.federation.engine)(planned, folder, stage_bars(progress))
+        engine = _engine(planned.federation.engine)
+        result = engine(planned, folder, stage_bars(progress), round_rows(progress))
     if as_json:
         print_json(result.to_json())
     else:
@@ -153,7 +160,7 @@ def new(
     )
 
 
-def _engine(name: str) -> Callable[[Plan, Path, Progress], Result]:
+def _engine(name: str) -> Callable[[Plan, Path, Progress, Watch], Result]:
     """What carries out a plan; each is imported only when it is asked for."""
     if name == "flower-simulation":
         from tacit.flower import simulation

@@ -6,11 +6,12 @@ messages and clients but not the order; :class:`LocalChannel` keeps everybody in
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from secrets import token_bytes
 from typing import Any, Protocol
 
@@ -21,19 +22,23 @@ import numpy.typing as npt
 from tacit.arrays import Arrays
 from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
+from tacit.files import json_text
 from tacit.journal import Journal
+from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
-from tacit.privacy.events import Composed, Unprotected
+from tacit.privacy.events import Composed, Unprotected, compose
 from tacit.privacy.ledger import Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
 from tacit.query import InClear, Sums
+from tacit.result import COVERS
 from tacit.secure.crypto import digest
 from tacit.secure.encrypted import EncryptedSum
 from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainSum
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN, Refused, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
+from tacit.space import Config
 from tacit.task import Client
 
 EVALUATE = "evaluate"
@@ -123,6 +128,35 @@ class Sum:
     """Of the noise in each entry, as its question asked for it."""
 
 
+@dataclass(frozen=True)
+class RoundNote:
+    """One round of a method that trains; everything in it is public.
+
+    ``reward`` is the noisy mean that the round opened, if it did; ``epsilon`` what the run has cost
+    so far.
+    """
+
+    number: int
+    what: str
+    config: Config
+    reward: float | None
+    epsilon: float
+
+    def to_json(self) -> str:
+        """One line of text."""
+        return json_text(asdict(self), indent=None)
+
+    @classmethod
+    def from_json(cls, text: str) -> RoundNote:
+        """The note of such a line."""
+        found = json.loads(text)
+        return cls(**{**found, "epsilon": float(found["epsilon"])})
+
+
+Watch = Callable[[RoundNote], None]
+"""Called when a round is over."""
+
+
 @dataclass
 class Federation:
     """The server's side. ``variance`` is the noise that one release needs under the budget.
@@ -141,12 +175,17 @@ class Federation:
     signed: bool = False
     deadline: float = math.inf
     setting: str = SIMULATED
+    covers: str = COVERS
+    """What the epsilon of a run is about."""
     follows: str = ""
     """What happens next that no epsilon of ours covers."""
     journal: Journal | None = None
     costs: dict[str, StageCost] = field(default_factory=dict)
     turnouts: list[tuple[int, int]] = field(default_factory=list)
     """How many clients each charged question asked, and how many answers it used."""
+    rounds: list[RoundNote] = field(default_factory=list)
+    """What methods that train told of their rounds."""
+    watch: Watch = lambda _note: None
 
     def sum(self, query: Sums, label: str) -> Sum:
         """Charge, ask, open.
@@ -211,6 +250,13 @@ class Federation:
             self.journal.add(place, _noted(opened, asks))
         self.turnouts.append((opened.asked, opened.answered))
         return opened
+
+    def tell(self, what: str, config: Config, reward: float | None = None) -> None:
+        """A round is over: for tables, logs and reports."""
+        own = [charge.event for charge in self.ledger.charges() if charge.run == self.run]
+        epsilon = spent(compose(own), self.ledger.budget.delta).epsilon
+        self.rounds.append(RoundNote(len(self.rounds) + 1, what, config, reward, epsilon))
+        self.watch(self.rounds[-1])
 
     def gather(self, query: InClear, label: str) -> list[Arrays]:
         """Everybody's answer in clear: for published baselines; books an infinite epsilon."""

@@ -17,7 +17,7 @@ def write_whole(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def json_text(document: Any) -> str:
+def json_text(document: Any, indent: int | None = 1) -> str:
     """JSON in the strict sense: numbers that JSON does not know become strings.
 
     >>> print(json_text({"epsilon": math.inf}))
@@ -25,7 +25,7 @@ def json_text(document: Any) -> str:
      "epsilon": "inf"
     }
     """
-    return json.dumps(_plain(document), indent=1, allow_nan=False)
+    return json.dumps(_plain(document), indent=indent, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from tacit.data.examples import Dataset
 from tacit.data.partitions import partition
 from tacit.data.sources import load
-from tacit.federation import Federation, Progress, local_federation
+from tacit.federation import Federation, Progress, Watch, local_federation
 from tacit.files import write_whole
 from tacit.journal import resident_megabytes
 from tacit.plan import Plan, combining
@@ -26,24 +26,24 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.report import write_run
-from tacit.result import Result
+from tacit.result import COVERS_TRAINING, Result
 from tacit.sgd import Weights
 from tacit.simulation import built_in_task, simulated_clients
-from tacit.space import Choice
+from tacit.space import Choice, Config
 from tacit.torch_task import TorchClient, TorchTask
-from tacit.training import federated_average
+from tacit.training import PrivateAveraging, federated_average
 from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
-from tacit.tuning import conclude, noise_for, run_name
+from tacit.tuning import Together, conclude, noise_for, run_name
 
 _FILES = ("plan.toml", "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
 
 
-def run(plan: Plan, out: Path, progress: Progress) -> Result:
+def run(plan: Plan, out: Path, progress: Progress, watch: Watch) -> Result:
     """Carry out a plan in this process, and fill the folder ``out``."""
     check_folder(out)
-    return carry_out(plan, out, lambda parts: _local(parts, progress))
+    return carry_out(plan, out, lambda parts: _local(parts, progress), watch)
 
 
 def check_folder(out: Path) -> None:
@@ -69,6 +69,7 @@ class Parts:
     method: Tuner
     run: str
     variance: float
+    training: Together | None
 
     @classmethod
     def of(cls, plan: Plan, out: Path) -> Parts:
@@ -78,14 +79,15 @@ class Parts:
         budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
         method = tuner(plan, task)
         clients = clients_of(plan, dataset, task)
-        noise = noise_for(method, plan.space, budget)
-        return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
+        training = private_training(plan, method, task)
+        noise = training.variance if training else noise_for(method, plan.space, budget)
+        name = run_name(method)
+        return cls(plan, out, dataset, task, clients, budget, method, name, noise, training)
 
     @property
     def participation(self) -> Participation:
         """Who takes part, and how many of them may fail or betray."""
-        privacy = self.plan.privacy
-        return Participation(self.plan.federation.clients, privacy.dropout, privacy.colluding)
+        return participation_of(self.plan)
 
     def ledger(self) -> Ledger:
         """A named federation's lifetime ledger; simulated clients of no name end with their run."""
@@ -94,20 +96,26 @@ class Parts:
         return Ledger.create(self.out / "ledger.sqlite", "this-run", self.budget)
 
 
-def carry_out(plan: Plan, out: Path, federate: Callable[[Parts], Federation]) -> Result:
+def carry_out(
+    plan: Plan, out: Path, federate: Callable[[Parts], Federation], watch: Watch
+) -> Result:
     """Choose, train with the choice, report; ``federate`` says on which engine."""
     parts = Parts.of(plan, out)
     budget, method, task = parts.budget, parts.method, parts.task
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "plan.toml", plan.to_toml())
     federation = federate(parts)
+    federation.watch = watch
+    if parts.training:
+        federation.ledger.check(parts.training.event(plan.space), "choice and training together")
+        federation.covers = COVERS_TRAINING
     rng = np.random.default_rng(plan.search.seed)
     outcome = method.tune(federation, plan.space, rng)
     result = conclude(method, outcome, federation, budget)
     result = replace(result, evaluation=_evaluation(task))
     write_run(result, plan.to_toml(), out)
     if plan.task.train_rounds:
-        weights = _train(plan, result, task, federation)
+        weights = _train(parts, result.config, federation)
         test = parts.dataset.standardise(parts.dataset.test)
         accuracy = float(task.accuracies(weights, test)[0])
         costs = conclude(method, outcome, federation, budget)  # with the bytes of the training
@@ -207,15 +215,52 @@ def _evaluation(task: TorchTask) -> dict[str, Any] | None:
     return {**report, "peak_megabytes": resident_megabytes()} if report["ways"] else None
 
 
-def _train(plan: Plan, result: Result, task: TorchTask, federation: Federation) -> Weights:
+def _train(parts: Parts, config: Config, federation: Federation) -> Weights:
+    if parts.training:
+        return parts.training.train(federation, config)
     return federated_average(
         lambda query: federation.collect(query, "train"),
-        [result.config],
-        task.initial(1),
-        plan.task.train_rounds,
-        plan.task.train_epochs,
-        task.trained,
+        [config],
+        parts.task.initial(1),
+        parts.plan.task.train_rounds,
+        parts.plan.task.train_epochs,
+        parts.task.trained,
     )
+
+
+def private_training(plan: Plan, method: Tuner, task: TorchTask) -> Together | None:
+    """How a plan shares its budget between choice and training, if the training is private."""
+    terms = plan.training
+    if not terms.private:
+        return None
+    start = task.initial(1)
+    if task.trained < len(start):
+        raise ValueError(
+            f"task.network {plan.task.network!r} keeps running statistics, which private training "
+            "cannot clip; allowed are networks without, such as 'dense'"
+        )
+    training = PrivateAveraging(
+        plan.task.train_rounds, plan.task.train_epochs, terms.clip, terms.steps, terms.cap
+    )
+    budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
+    participation = participation_of(plan)
+    share = terms.choice_share
+    return Together.planned(method, plan.space, training, start, budget, participation, share)
+
+
+def shared_budget(plan: Plan) -> Together:
+    """How a plan with private training shares its budget, before anybody is asked."""
+    task = task_of(plan, dataset_of(plan))
+    found = private_training(plan, tuner(plan, task), task)
+    if found is None:
+        raise ValueError("training.private is false; there is no budget to share")
+    return found
+
+
+def participation_of(plan: Plan) -> Participation:
+    """Who takes part in a plan, and how many of them may fail or betray."""
+    privacy = plan.privacy
+    return Participation(plan.federation.clients, privacy.dropout, privacy.colluding)
 
 
 def _save_model(weights: Weights, task: TorchTask, path: Path) -> None:

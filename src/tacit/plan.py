@@ -108,6 +108,17 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Training:
+    """Whether the training that follows the choice is private too, and how."""
+
+    private: bool = _flag(False)
+    clip: float = _number(1.0, 1e-6, 1e6)
+    steps: int = _whole(0, 0, 1_000_000)
+    cap: int = _whole(0, 0, 1_000_000_000)
+    choice_share: float = _number(0.0, 0.0, 0.99)
+
+
+@dataclass(frozen=True)
 class PrivacyTerms:
     """What may be spent, and against whom it must hold."""
 
@@ -163,17 +174,19 @@ local, mode, strategy, points, min_points, surface, clip, seed
     task: Task
     space: Space
     search: Search
+    training: Training
     privacy: PrivacyTerms
     federation: FederationTerms
 
     def to_json(self) -> dict[str, Any]:
         """Every key with its value, as in the TOML file."""
-        sections = (self.task, self.search, self.privacy, self.federation)
-        task, search, privacy, federation = (asdict(section) for section in sections)
+        sections = (self.task, self.search, self.training, self.privacy, self.federation)
+        task, search, training, privacy, federation = (asdict(section) for section in sections)
         return {
             "task": {**task, "hidden": list(self.task.hidden)},
             "space": self.space.to_json(),
             "search": search,
+            "training": training,
             "privacy": privacy,
             "federation": federation,
         }
@@ -197,6 +210,7 @@ def read_plan(table: Mapping[str, Any]) -> Plan:
         task=_read("task", Task, table),
         space=_read_space(table.get("space", DEFAULT_SPACE)),
         search=_read("search", Search, table),
+        training=_read("training", Training, table),
         privacy=_read("privacy", PrivacyTerms, table),
         federation=_read("federation", FederationTerms, table),
     )
@@ -349,6 +363,19 @@ def _check_server(plan: Plan) -> None:
             )
 
 
+def _check_private_training(plan: Plan) -> None:
+    if math.isinf(plan.privacy.epsilon):
+        raise ValueError(
+            "privacy.epsilon is inf; allowed with training.private is a number from "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}"
+        )
+    if not plan.task.train_rounds:
+        raise ValueError(
+            "task.train_rounds is 0; allowed with training.private is 1 and above, since there is "
+            "nothing to train otherwise"
+        )
+
+
 def _check_together(plan: Plan) -> None:
     """What single keys cannot tell."""
     if plan.search.method in ("combine", "flora"):
@@ -367,6 +394,8 @@ def _check_together(plan: Plan) -> None:
         )
     if plan.search.method == "vote":
         _check_vote(plan)
+    if plan.training.private:
+        _check_private_training(plan)
     lost = plan.privacy.dropout + plan.privacy.colluding
     if lost >= 1:
         raise ValueError(

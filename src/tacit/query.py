@@ -26,7 +26,8 @@ from tacit.privacy.bounds import Bound, TopVotes
 from tacit.privacy.skellam import IntArray
 from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Client, Learner, scores
+from tacit.task import Client, learner, scores
+from tacit.updates import PrivateUpdate
 
 
 class SumQuery(Protocol):
@@ -84,14 +85,5 @@ class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="vali
         return (Array.of(learner(client).validate_many(weights)),)
 
 
-Sums = Ballot | LocalBest | CellCounts | ClusterSums | LossSums | SurfaceSums
+Sums = Ballot | LocalBest | CellCounts | ClusterSums | LossSums | SurfaceSums | PrivateUpdate
 InClear = LocalFindings | LocalTraining | LocalValidation
-
-
-def learner(client: Client) -> Learner:
-    """A client that can train, or a TypeError."""
-    if not isinstance(client, Learner):
-        raise TypeError(
-            f"{type(client).__name__} cannot train: it has no train_many and validate_many"
-        )
-    return client

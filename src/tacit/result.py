@@ -14,6 +14,11 @@ COVERS = (
     "data. Accuracy here is on a public test split that nobody voted with. Who takes part must not "
     "depend on the data."
 )
+COVERS_TRAINING = (
+    "The choice of hyperparameters and the training of the model with it: one epsilon for both. "
+    "Not scores measured on clients' data. Accuracy here is on a public test split that nobody "
+    "voted or trained with. Who takes part must not depend on the data."
+)
 COVERS_NOTHING = (
     "Nothing: answers left the clients in clear. Accuracy here is on a public test split that "
     "nobody chose with."

@@ -46,6 +46,15 @@ class Learner(Protocol):
         """Accuracy of every model on the client's validation data."""
 
 
+@runtime_checkable
+class HoldsExamples(Protocol):
+    """A client that says how many examples it trains on; nobody but itself is told."""
+
+    @property
+    def examples(self) -> int:
+        """How many there are."""
+
+
 @dataclass(frozen=True)
 class FunctionClient:
     """A plain function as a client.
@@ -71,6 +80,15 @@ def as_client(given: Client | Callable[[Config], float]) -> Client:
         f"found a {type(given).__name__} among the clients; allowed are objects with a method "
         "score(config) and functions that return a loss"
     )
+
+
+def learner(client: Client) -> Learner:
+    """A client that can train, or a TypeError."""
+    if not isinstance(client, Learner):
+        raise TypeError(
+            f"{type(client).__name__} cannot train: it has no train_many and validate_many"
+        )
+    return client
 
 
 def scores(client: Client, configs: Sequence[Config]) -> FloatArray:

@@ -22,18 +22,19 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tacit.federation import RoundNote
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
 from tacit.plan import combining
-from tacit.privacy.accounting import Budget
+from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import Ledger, line_json
 from tacit.privacy.mechanisms import Participation
-from tacit.privacy.planner import Plan, percent
+from tacit.privacy.planner import Plan, chance_of_good, percent, unanimous_votes
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
 from tacit.tuners.combine import Combine
 from tacit.tuners.tuner import Tuner
-from tacit.tuning import noise_for
+from tacit.tuning import Together, noise_for
 
 LARGE_ERROR = 0.25
 """From which noise on, as a share of an axis, a mean says little."""
@@ -168,6 +169,24 @@ def stage_bars(progress: Progress) -> Callable[[str, int, int | None], None]:
     return show
 
 
+def round_rows(progress: Progress) -> Callable[[RoundNote], None]:
+    """A table of rounds that grows above the bars, on standard error."""
+    console = progress.console
+
+    def show(note: RoundNote) -> None:
+        if note.number == 1:
+            console.print(f"{'Round':>5}  {'':10}  {'Reward':>8}  {'ε so far':>9}  Configuration")
+        reward = "" if note.reward is None else f"{note.reward:.4f}"
+        config = ", ".join(f"{name} = {_short(value)}" for name, value in note.config.items())
+        console.print(
+            f"{note.number:>5}  {note.what:10}  {reward:>8}  {_ceiling(note.epsilon):>9}  {config}",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+    return show
+
+
 def print_outlook(planned: RunPlan) -> None:
     """What a run is about to do, and whether it can work."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
@@ -181,6 +200,8 @@ def print_outlook(planned: RunPlan) -> None:
         _print_combining(console, planned, combined)
     if search.method != "vote":
         return
+    if planned.training.private:
+        return
     candidates = planned.space.count(search.candidates, search.sampling)
     priced = make_plan(
         Participation(clients, terms.dropout, terms.colluding),
@@ -193,6 +214,36 @@ def print_outlook(planned: RunPlan) -> None:
         f"replace-one); if all agree, a good candidate wins {percent(priced.success)} of the time"
     )
     warn_if_poor(console, priced)
+
+
+def print_training_outlook(planned: RunPlan, together: Together) -> None:
+    """How one budget is shared between choice and training, and what the noise leaves of both."""
+    search, terms, clients = planned.search, planned.privacy, planned.federation.clients
+    participation = Participation(clients, terms.dropout, terms.colluding)
+    console = Console(highlight=False)
+    chosen = spent(together.method.event(planned.space, together.variance), terms.delta)
+    noise = together.update_noise(participation)
+    console.print(
+        f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, replace-one) for choice and "
+        f"training together; the choice alone takes {_ceiling(chosen.epsilon)}"
+    )
+    if search.method == "vote":
+        candidates = planned.space.count(search.candidates, search.sampling)
+        good, bad = unanimous_votes(clients, candidates, search.votes, search.votes)
+        sigma = math.sqrt(together.variance * clients / participation.guaranteed)
+        console.print(
+            f"{search.votes} votes each: if all agree, a good candidate wins "
+            f"{percent(chance_of_good([good], [bad], sigma))} of the time"
+        )
+    console.print(
+        f"{planned.task.train_rounds} rounds of updates clipped to {planned.training.clip:g}: the "
+        f"noise of their mean is {noise:.2g} times as long as that"
+    )
+    if noise > 1:
+        console.print(
+            "[yellow]Warning:[/yellow] noise that is longer than any update drowns the training: "
+            "have more clients, fewer rounds, a smaller network or a larger epsilon"
+        )
 
 
 def _print_combining(console: Console, planned: RunPlan, method: Tuner) -> None:

@@ -228,6 +228,11 @@ class TorchClient:
     validation: Examples
     seed: int
 
+    @property
+    def examples(self) -> int:
+        """How many examples it trains on."""
+        return len(self.train_examples)
+
     def score(self, config: Config) -> float:
         """How bad the model is after local training from the common start; lower is better."""
         return float(self.score_many([config])[0])

@@ -1,26 +1,33 @@
-"""Federated averaging, in clear, of one model or of many candidates at once.
+"""Federated averaging: in clear, of one model or of many candidates at once; or privately, of one.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017),
 with equal weights: weighting by the number of examples would send that number in clear. All models
 train in the same rounds, stacked along a candidate axis, each under its own configuration. The
 server takes the average as it is or, with a ``server_learning_rate`` and ``server_momentum``, moves
 towards it as by gradient descent (FedAvgM: Hsu, Qi and Brown, "Measuring the Effects of
-Non-Identical Data Distribution for Federated Visual Classification", 2019). Nothing here is
-private; the epsilon of a choice does not cover the training that follows it.
+Non-Identical Data Distribution for Federated Visual Classification", 2019).
+
+In clear nothing is private, and the epsilon of a choice does not cover the training that follows.
+:class:`PrivateAveraging` sends clipped updates through noisy secure sums (:mod:`tacit.updates`);
+every round is charged to the same ledger as the choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.arrays import Array, Arrays
+from tacit.federation import Federation
+from tacit.privacy.events import Event, Repeated
 from tacit.privacy.skellam import FloatArray
 from tacit.query import InClear, LocalTraining
 from tacit.sgd import SERVER_HYPERPARAMETERS, Weights
 from tacit.space import Config
+from tacit.updates import PrivateUpdate, enough_steps, flat, shaped
 
 Collect = Callable[[InClear], Iterable[Arrays]]
 """Ask everybody one question in clear."""
@@ -79,6 +86,66 @@ class _Server:
                 velocity += new.astype(np.float64) - old
                 moved.append(np.where(plain, new, (old + rate * velocity).astype(np.float32)))
         return moved
+
+
+@dataclass(frozen=True)
+class PrivateAveraging:
+    """Federated averaging of one model under client-level differential privacy.
+
+    *Proof.* A round releases one sum of vectors in a ball (:mod:`tacit.updates`) under Skellam
+    noise: the event that :meth:`event` repeats. What a client answers depends on its data and on
+    what was released before; the server's steps are post-processing; rounds and noise are fixed
+    beforehand. So the rounds compose, with each other and with the choice before them. Running
+    statistics are refused: they have no clipping norm of their own.
+
+    Args:
+        rounds: how often everybody trains.
+        epochs: how long, each time.
+        clip: the L2 norm to which a client's update is clipped.
+        steps: in how many steps that norm is counted; 0: as many as its length needs.
+        cap: from how many examples on a client has full weight; 0: equal weights.
+    """
+
+    rounds: int
+    epochs: int
+    clip: float = 1.0
+    steps: int = 0
+    cap: int = 0
+
+    def event(self, start: Weights, unit: int, variance: float) -> Event:
+        """All rounds, with noise of ``variance`` squared units."""
+        return Repeated(self._query({}, start, 0, unit).bound.release(variance), self.rounds)
+
+    def unit(self, start: Weights) -> int:
+        """One clipping norm."""
+        return self._steps(start)
+
+    def train(self, federation: Federation, config: Config, start: Weights, unit: int) -> Weights:
+        """The weights after all rounds; ``start`` has one model."""
+        weights, server = start, _Server([config], start)
+        for number in range(self.rounds):
+            query = self._query(config, weights, number, unit)
+            opened = federation.sum(query, f"training round {number + 1}")
+            update = query.mean(opened.value, opened.answered)
+            moved = shaped(flat(weights) + update, weights)
+            weights = tuple(server.step(weights, moved))
+            federation.tell("training", config)
+        return weights
+
+    def _query(self, config: Config, weights: Weights, number: int, unit: int) -> PrivateUpdate:
+        return PrivateUpdate(
+            config,
+            tuple(map(Array.of, weights)),
+            self.epochs,
+            number,
+            self.clip,
+            self._steps(weights),
+            unit,
+            self.cap,
+        )
+
+    def _steps(self, weights: Weights) -> int:
+        return self.steps or enough_steps(sum(array.size for array in weights))
 
 
 def _mean(answers: Iterable[Arrays]) -> Weights:

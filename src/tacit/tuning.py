@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from secrets import token_hex
 
@@ -11,11 +12,11 @@ import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation
 from tacit.privacy.accounting import Budget, Guarantee, calibrate, spent
-from tacit.privacy.events import Unprotected, compose, releases
+from tacit.privacy.events import Composed, Event, Unprotected, compose, releases
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
+from tacit.privacy.planner import enough_noise
 from tacit.result import (
-    COVERS,
     COVERS_NO_OUTPUT,
     COVERS_NOTHING,
     CURIOUS_SERVER,
@@ -29,10 +30,17 @@ from tacit.result import (
 )
 from tacit.secure.graph import COMPLETE_UP_TO
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
+from tacit.sgd import Weights
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
+from tacit.training import PrivateAveraging
 from tacit.tuners.tuner import Outcome, Tuner
 from tacit.tuners.voting import Vote
+
+LIKELY = 0.95
+"""How often a good candidate should win a vote of unanimous clients before training is favoured."""
+LEAST_SHARE = 0.1
+"""Of the budget, for a vote: less would save the training next to nothing, and clients differ."""
 
 
 def tune(
@@ -117,6 +125,77 @@ def noise_for(method: Tuner, space: Space, budget: Budget) -> float:
     return calibrate(lambda variance: method.event(space, variance), budget)
 
 
+@dataclass(frozen=True)
+class Together:
+    """A choice and the private training that follows it, on one budget and one noise level.
+
+    ``unit`` says how many steps of an update the noise takes for one, and so how the budget is
+    shared: training rounds have noise of standard deviation ``unit`` times that of the choice.
+    """
+
+    method: Tuner
+    training: PrivateAveraging
+    start: Weights = field(repr=False)
+    variance: float
+    unit: int
+
+    @classmethod
+    def planned(
+        cls,
+        method: Tuner,
+        space: Space,
+        training: PrivateAveraging,
+        start: Weights,
+        budget: Budget,
+        participation: Participation,
+        share: float = 0.0,
+    ) -> Together:
+        """The noise for both.
+
+        The choice gets this ``share`` of the budget, as a share of the squared distance between
+        neighbours, in which Gaussian-like noise adds up. Without one, a vote gets as much as makes
+        a good pick likely, at most half, and any other choice half; one that asks nobody, nothing.
+        The training gets what is left of epsilon when the choice is priced.
+        """
+        if math.isinf(budget.epsilon):
+            raise ValueError(
+                "private training needs a finite epsilon; found infinity: set privacy.epsilon"
+            )
+        alone = noise_for(method, space, budget)
+        if not alone:
+            whole = training.unit(start)
+            noise = calibrate(lambda v: training.event(start, whole, v), budget)
+            return cls(method, training, start, noise, whole)
+        variance = alone / (share or 0.5)
+        if isinstance(method, Vote) and not share:
+            candidates = space.count(method.candidates, method.sampling)
+            enough = enough_noise(participation, candidates, method.votes, LIKELY)
+            variance = min(max(variance, enough), alone / LEAST_SHARE)
+        chosen = method.event(space, variance)
+        noise = calibrate(lambda v: Composed((chosen, training.event(start, 1, v))), budget)
+        unit = math.ceil(math.sqrt(noise / variance))  # and the whole of epsilon, exactly:
+        exact = calibrate(
+            lambda v: Composed((method.event(space, v), training.event(start, unit, v))), budget
+        )
+        return cls(method, training, start, exact, unit)
+
+    def event(self, space: Space) -> Event:
+        """All that both will spend."""
+        chosen = self.method.event(space, self.variance)
+        return Composed((chosen, self.training.event(self.start, self.unit, self.variance)))
+
+    def update_noise(self, participation: Participation) -> float:
+        """How long the noise of a mean update is, in clipping norms, with every client present."""
+        length = sum(array.size for array in self.start)
+        delivered = self.variance * participation.clients / participation.guaranteed
+        steps = self.training.unit(self.start) * participation.clients
+        return self.unit * math.sqrt(delivered * length) / steps
+
+    def train(self, federation: Federation, config: Config) -> Weights:
+        """The model, trained privately with the choice."""
+        return self.training.train(federation, config, self.start, self.unit)
+
+
 def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Budget) -> Result:
     """The result of a run: what was chosen, and what the ledger says it cost."""
     charges = [charge for charge in federation.ledger.charges() if charge.run == federation.run]
@@ -151,7 +230,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
 
 
 def _covers(guarantee: Guarantee, federation: Federation) -> str:
-    covered = COVERS
+    covered = federation.covers
     if math.isinf(guarantee.epsilon):
         covered = COVERS_NO_OUTPUT if "sums" in guarantee.accounting else COVERS_NOTHING
     return f"{covered} {federation.follows}".rstrip()

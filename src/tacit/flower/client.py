@@ -30,11 +30,10 @@ from tacit.membership import Member
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget
 from tacit.privacy.ledger import Ledger, LedgerError
 from tacit.privacy.skellam import FloatArray
-from tacit.query import learner
 from tacit.secure.protocol import Refused
 from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Client, as_client, scores
+from tacit.task import Client, HoldsExamples, as_client, learner, scores
 
 MEMBER = "tacit"
 """The key of ``--node-config`` that names a member's folder."""
@@ -164,6 +163,12 @@ class _Lazy:
     @cached_property
     def made(self) -> Client:
         return as_client(self.make(self.context))
+
+    @property
+    def examples(self) -> int:
+        if not isinstance(self.made, HoldsExamples):
+            raise AttributeError("the client does not say how many examples it holds")
+        return self.made.examples
 
     def score(self, config: Config) -> float:
         return self.made.score(config)

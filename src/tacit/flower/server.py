@@ -26,7 +26,7 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from tacit.federation import Federation, secure_sum
+from tacit.federation import Federation, RoundNote, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
@@ -104,6 +104,7 @@ def tune(
     folder = settings.folder(run)
     federation = settings.federation(grid, allowed, run, folder)
     federation.variance = noise_for(chosen, wanted, allowed)
+    federation.watch = log_round
     log(INFO, "tacit: run %s, results go to %s", run, folder)
     _log_chance(chosen, wanted, allowed, federation.participation)
     try:
@@ -295,6 +296,11 @@ def _log_chance(method: Tuner, space: Space, budget: Budget, participation: Part
         priced = price(participation, candidates, method.votes, budget)
         chance = f"if all agree, a good candidate wins {percent(priced.success)} of the time"
         log(WARNING if priced.warning else INFO, "tacit: %s", priced.warning or chance)
+
+
+def log_round(note: RoundNote) -> None:
+    """A round of a method that trains, as a line in the log."""
+    log(INFO, "tacit: round %s", note.to_json())
 
 
 def _log_refusals(channel: Any) -> None:

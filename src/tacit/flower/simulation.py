@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.endpoint import Endpoint
-from tacit.federation import EngineFailed, Federation
+from tacit.federation import EngineFailed, Federation, RoundNote, Watch
 from tacit.federation import Progress as StageProgress
 from tacit.files import write_whole
 from tacit.flower.client import answer_as, endpoint_of
@@ -28,7 +28,13 @@ from tacit.flower.processes import (
     simulating_superlink,
     write_app,
 )
-from tacit.flower.server import SIMULATED_ON_FLOWER, check_engine, over_grid, wait_for_nodes
+from tacit.flower.server import (
+    SIMULATED_ON_FLOWER,
+    check_engine,
+    log_round,
+    over_grid,
+    wait_for_nodes,
+)
 from tacit.job import Parts, carry_out, check_folder
 from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
 from tacit.plan import Plan, load_plan
@@ -39,9 +45,10 @@ from tacit.result import Result
 from tacit.secure.roster import Roster
 
 _PROGRESS = re.compile(r"tacit: (\w+): (\d+) of (\d+) nodes answered")
+_ROUND = re.compile(r"tacit: round (\{.*\})")
 
 
-def run(plan: Plan, out: Path, progress: StageProgress) -> Result:
+def run(plan: Plan, out: Path, progress: StageProgress, watch: Watch) -> Result:
     """Carry out a plan on Flower's simulation, and fill the folder ``out``."""
     check_folder(out)
     check_engine(plan)
@@ -69,6 +76,9 @@ def run(plan: Plan, out: Path, progress: StageProgress) -> Result:
         found = _PROGRESS.search(line)
         if found:
             progress(found[1], int(found[2]), int(found[3]))
+        told = _ROUND.search(line)
+        if told:
+            watch(RoundNote.from_json(told[1]))
 
     with simulating_superlink(flower / "home"):
         options = simulated_nodes(plan.federation.clients)
@@ -149,7 +159,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = _folder(context)
     try:
         plan = load_plan(folder / "flower" / "plan.toml", ())
-        carry_out(plan, folder, lambda parts: _federation(grid, parts))
+        carry_out(plan, folder, lambda parts: _federation(grid, parts), log_round)
     except Exception as error:
         write_whole(folder / "flower" / "failed.txt", f"{error}")
         raise

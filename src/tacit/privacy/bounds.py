@@ -293,10 +293,10 @@ class Box:
 
     length: int
     radius: int
-    unit: ClassVar[int] = 1
+    unit: int = 1
 
     def __post_init__(self) -> None:
-        _check_at_least_one(length=self.length, radius=self.radius)
+        _check_at_least_one(length=self.length, radius=self.radius, unit=self.unit)
 
     @property
     def largest(self) -> int:
@@ -315,7 +315,7 @@ class Box:
         return np.zeros(self.length, dtype=np.int64)
 
     def release(self, variance: float) -> SkellamRelease:
-        return SkellamRelease(self.shifts, variance)
+        return SkellamRelease(self.shifts, variance * self.unit**2)
 
 
 @dataclass(frozen=True)
@@ -337,11 +337,12 @@ class NormBall:
     def admits(self, answer: IntArray) -> bool:
         if not _is_vector(answer, self.length):
             return False
-        whole = [int(value) for value in answer]  # Python's integers cannot overflow
-        return (
-            sum(map(abs, whole)) <= self.l1
-            and sum(value * value for value in whole) <= self.l2 * self.l2
-        )
+        if answer.min() < -self.largest or answer.max() > self.largest:
+            return False
+        whole = answer.astype(object)  # Python's integers cannot overflow
+        if self.length * self.largest**2 < 2**63:
+            whole = answer
+        return bool(np.abs(whole).sum() <= self.l1 and (whole * whole).sum() <= self.l2**2)
 
     def abstention(self) -> IntArray:
         return np.zeros(self.length, dtype=np.int64)

@@ -123,6 +123,27 @@ def plan(
     )
 
 
+def enough_noise(participation: Participation, candidates: int, votes: int, chance: float) -> float:
+    """The largest variance with which unanimous clients still pick a good candidate so often.
+
+    >>> round(enough_noise(Participation(200), candidates=100, votes=5, chance=0.95))
+    5262
+    """
+    good, bad = unanimous_votes(participation.clients, candidates, votes, votes)
+    present = participation.clients / participation.guaranteed
+
+    def reached(variance: float) -> bool:
+        return chance_of_good([good], [bad], math.sqrt(variance * present)) >= chance
+
+    low, high = 1e-6, 1.0
+    while reached(high):
+        low, high = high, 4 * high
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if reached(middle) else (low, middle)
+    return low
+
+
 def published_sigma(votes: int, budget: Budget) -> float:
     """The paper's noise: the Rényi curve ``a k / sigma^2`` converted by Theorem II.1.
 
