@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,20 @@ class Array(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 Arrays = tuple[Array, ...]
+
+
+def mean_of(answers: Iterable[Arrays]) -> tuple[npt.NDArray[np.float32], ...]:
+    """The mean, one answer at a time: only the running sum and one answer are in memory."""
+    sums: list[npt.NDArray[np.float64]] = []
+    count = 0
+    for count, arrays in enumerate(answers, start=1):
+        found = [array.numpy() for array in arrays]
+        if count == 1:
+            sums = [array.astype(np.float64) for array in found]
+        else:
+            for total, array in zip(sums, found, strict=True):
+                total += array
+    return tuple((total / count).astype(np.float32) for total in sums)
 
 
 def _kind(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tacit.arrays import Arrays
+from tacit.arrays import Array, Arrays, mean_of
 from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
 from tacit.files import json_text
@@ -38,6 +39,7 @@ from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainSum
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN, Refused, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
+from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.task import Client
 
@@ -247,7 +249,7 @@ class Federation:
         noise = mechanism.share_variance * len(total.survivors)
         opened = Sum(total.value, len(clients), len(total.survivors), charge, noise)
         if self.journal:
-            self.journal.add(place, _noted(opened, asks))
+            self.journal.add(place, _line(opened, asks))
         self.turnouts.append((opened.asked, opened.answered))
         return opened
 
@@ -264,6 +266,29 @@ class Federation:
         answers = self.collect(query, stage=label)
         self.turnouts.append((len(self.channel.clients), len(answers)))
         return answers
+
+    def average(self, query: InClear, label: str) -> Weights:
+        """The mean of everybody's answers in clear; books an infinite epsilon, once a round.
+
+        It is written to the journal like an opened total.
+        """
+        place, asks = len(self.turnouts), self._digest(query, label, None)
+        noted: dict[str, Any] | None = self._noted(place, asks)
+        if noted is None:
+            charge = self.ledger.charge(Unprotected(type(query).__name__), label, self.run)
+            answers = self.collect(query, stage=label.split()[0])
+            mean = mean_of(answers)
+            noted = {
+                "asks": asks,
+                "line": charge.digest,
+                "clients": [len(self.channel.clients), len(answers)],
+                "arrays": [_text_of(Array.of(array)) for array in mean],
+            }
+            if self.journal:
+                self.journal.add(place, noted)
+        asked, answered = noted["clients"]
+        self.turnouts.append((asked, answered))
+        return tuple(_array_of(text) for text in noted["arrays"])
 
     def collect(self, query: InClear, stage: str) -> list[Arrays]:
         """Answers in clear without a charge: for the training that follows a choice."""
@@ -291,7 +316,7 @@ class Federation:
             query=query,
         )
 
-    def _digest(self, query: Sums, label: str, at_least: int | None) -> str:
+    def _digest(self, query: Sums | InClear, label: str, at_least: int | None) -> str:
         terms = f"{label} {self.participation} {self.variance!r}"
         if at_least is not None:
             terms += f" at least {at_least}"
@@ -299,6 +324,16 @@ class Federation:
 
     def _recalled(self, place: int, asks: str, share_variance: float) -> Sum | None:
         """The total that a killed run of this name opened at this place, if it did."""
+        noted = self._noted(place, asks)
+        if noted is None:
+            return None
+        charge = next(c for c in self.ledger.charges() if c.digest == noted["line"])
+        asked, answered = noted["clients"]
+        value = np.array(noted["value"], dtype=np.int64)
+        return Sum(value, asked, answered, charge, share_variance * answered)
+
+    def _noted(self, place: int, asks: str) -> dict[str, Any] | None:
+        """What the journal holds for this place, if it is an answer to this question."""
         noted: dict[str, Any] | None = self.journal.pieces.get(place) if self.journal else None
         if noted is None:
             return None
@@ -307,14 +342,11 @@ class Federation:
                 f"the run {self.run!r} asked another question before it was ended; with another "
                 "plan, budget or seed, begin a new run"
             )
-        charge = next((c for c in self.ledger.charges() if c.digest == noted["line"]), None)
-        if charge is None:
+        if all(charge.digest != noted["line"] for charge in self.ledger.charges()):
             raise ValueError(
                 f"the ledger does not hold the charge of the run {self.run!r}; give it its own"
             )
-        asked, answered = noted["clients"]
-        value = np.array(noted["value"], dtype=np.int64)
-        return Sum(value, asked, answered, charge, share_variance * answered)
+        return noted
 
     def _ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
         cost = self.costs.setdefault(stage, StageCost())
@@ -344,7 +376,16 @@ def secure_sum(name: str, roster: Roster | None) -> SecureSum:
     return sums[name]
 
 
-def _noted(opened: Sum, asks: str) -> dict[str, Any]:
+def _text_of(array: Array) -> list[Any]:
+    return [array.kind, list(array.shape), b64encode(array.data).decode()]
+
+
+def _array_of(text: Sequence[Any]) -> npt.NDArray[np.float32]:
+    kind, shape, data = text
+    return Array(kind, tuple(shape), b64decode(data)).numpy()
+
+
+def _line(opened: Sum, asks: str) -> dict[str, Any]:
     """An opened total as a line of a journal."""
     return {
         "asks": asks,

@@ -24,9 +24,11 @@ from tacit.combining import (
 from tacit.local_search import ranking
 from tacit.privacy.bounds import Bound, TopVotes
 from tacit.privacy.skellam import IntArray
+from tacit.rewards import LocalRewards, LocalSampled, Rewards, SampledUpdate
+from tacit.rules import Rule
 from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Client, learner, scores
+from tacit.task import Client, learner, scores, trained
 from tacit.updates import PrivateUpdate
 
 
@@ -68,11 +70,12 @@ class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="traini
     weights: Arrays
     epochs: int
     round_number: int
+    rule: Rule | None = None
 
     def answer(self, client: Client) -> Arrays:
         weights: Weights = tuple(array.numpy() for array in self.weights)
-        trained = learner(client).train_many(self.configs, weights, self.epochs, self.round_number)
-        return tuple(map(Array.of, trained))
+        moved = trained(client, self.rule, self.configs, weights, self.epochs, self.round_number)
+        return tuple(map(Array.of, moved))
 
 
 class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="validation"):
@@ -85,5 +88,15 @@ class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="vali
         return (Array.of(learner(client).validate_many(weights)),)
 
 
-Sums = Ballot | LocalBest | CellCounts | ClusterSums | LossSums | SurfaceSums | PrivateUpdate
-InClear = LocalFindings | LocalTraining | LocalValidation
+Sums = (
+    Ballot
+    | LocalBest
+    | CellCounts
+    | ClusterSums
+    | LossSums
+    | SurfaceSums
+    | PrivateUpdate
+    | Rewards
+    | SampledUpdate
+)
+InClear = LocalFindings | LocalTraining | LocalValidation | LocalRewards | LocalSampled

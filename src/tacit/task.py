@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from tacit.privacy.skellam import FloatArray
+from tacit.rules import Rule
 from tacit.sgd import Weights
 from tacit.space import Config
 
@@ -44,6 +45,24 @@ class Learner(Protocol):
 
     def validate_many(self, weights: Weights) -> FloatArray:
         """Accuracy of every model on the client's validation data."""
+
+
+@runtime_checkable
+class LearnsByRule(Protocol):
+    """A client for methods that tune while they train: other rules, and its validation loss."""
+
+    def train_by(
+        self,
+        rule: Rule,
+        configs: Sequence[Config],
+        weights: Weights,
+        epochs: int,
+        round_number: int,
+    ) -> Weights:
+        """Local training of every model by a rule, under its own configuration."""
+
+    def losses_many(self, configs: Sequence[Config], weights: Weights) -> FloatArray:
+        """Validation loss of every model; the configurations say which network it is."""
 
 
 @runtime_checkable
@@ -87,6 +106,34 @@ def learner(client: Client) -> Learner:
     if not isinstance(client, Learner):
         raise TypeError(
             f"{type(client).__name__} cannot train: it has no train_many and validate_many"
+        )
+    return client
+
+
+def trained(
+    client: Client,
+    rule: Rule | None,
+    configs: Sequence[Config],
+    weights: Weights,
+    epochs: int,
+    round_number: int,
+) -> Weights:
+    """Models after a client's local training, by gradient descent or by another rule."""
+    if rule is None:
+        return learner(client).train_many(configs, weights, epochs, round_number)
+    return _by_rule(client).train_by(rule, configs, weights, epochs, round_number)
+
+
+def losses(client: Client, configs: Sequence[Config], weights: Weights) -> FloatArray:
+    """A client's validation loss of every model."""
+    return _by_rule(client).losses_many(configs, weights)
+
+
+def _by_rule(client: Client) -> LearnsByRule:
+    if not isinstance(client, LearnsByRule):
+        raise TypeError(
+            f"{type(client).__name__} cannot tune while it trains: it has no train_by and "
+            "losses_many"
         )
     return client
 

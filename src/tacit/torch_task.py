@@ -25,6 +25,7 @@ from tacit.cores import cores, spread
 from tacit.data.examples import Examples
 from tacit.halving import LOCAL_SEARCHES, successive_halving
 from tacit.modules import draw
+from tacit.rules import Rule, built_from, train_by
 from tacit.sgd import (
     HYPERPARAMETERS,
     METRICS,
@@ -167,9 +168,9 @@ class TorchTask:
                     )
             return self._architectures[key]
 
-    def initial(self, models: int) -> Weights:
-        """The common start of a network without arguments, for this many models."""
-        start = self.architecture({}).start
+    def initial(self, models: int, config: Config | None = None) -> Weights:
+        """The common start of a configuration's network, or that without arguments."""
+        start = self.architecture(config or {}).start
         return tuple(array.repeat(models, axis=0) for array in start)
 
     @property
@@ -177,19 +178,31 @@ class TorchTask:
         """How many arrays of a model's weights are trained; the others are running statistics."""
         return self.architecture({}).module.trained
 
-    def accuracies(self, weights: Weights, examples: Examples) -> Floats:
-        """Share of examples that each model of the network without arguments gets right."""
-        architecture = self.architecture({})
+    def accuracies(
+        self, weights: Weights, examples: Examples, config: Config | None = None
+    ) -> Floats:
+        """Share of examples that each model gets right; see :meth:`measure`."""
+        return self.measure(weights, examples, config)[1]
+
+    def measure(
+        self, weights: Weights, examples: Examples, config: Config | None = None
+    ) -> tuple[Floats, Floats]:
+        """Loss and accuracy of each model of a configuration's network; arrays beyond are ignored.
+
+        Without a configuration it is the network without arguments.
+        """
+        architecture = self.architecture(config or {})
         architecture.check(examples)
         net = architecture.dense or architecture.module
         pieces = math.ceil(len(weights[0]) / _MODELS_AT_ONCE)
 
-        def work(part: Indices) -> Floats:
-            some = tuple(array[part] for array in weights)
-            return Stack.begin(net, [{}] * len(part), some).measure(examples)[1]
+        def work(part: Indices) -> tuple[Floats, Floats]:
+            some = tuple(array[part] for array in weights[: len(architecture.start)])
+            return Stack.begin(net, [{}] * len(part), some).measure(examples)
 
         parts = np.array_split(np.arange(len(weights[0])), pieces)
-        return np.concatenate(spread(work, parts, cores()))
+        loss, accuracy = zip(*spread(work, parts, cores()), strict=True)
+        return np.concatenate(loss), np.concatenate(accuracy)
 
     def report(self) -> dict[str, Any]:
         """How candidates were trained (most at once first), what the trials measured, and why not.
@@ -289,6 +302,36 @@ class TorchClient:
             for whole, piece in zip(result, trained, strict=True):
                 whole[part.candidates] = piece
         return result
+
+    def train_by(
+        self,
+        rule: Rule,
+        configs: Sequence[Config],
+        weights: Weights,
+        epochs: int,
+        round_number: int,
+    ) -> Weights:
+        """Local training by another rule than gradient descent, one model after the other."""
+
+        def work(number: int) -> Weights:
+            return train_by(
+                rule,
+                self.task.architecture(built_from(configs[number])).module.template,
+                tuple(array[number : number + 1] for array in weights),
+                configs[number],
+                self.train_examples,
+                self.validation,
+                epochs,
+                self.task.batch,
+                (self.seed, round_number),
+            )
+
+        found = spread(work, range(len(configs)), min(cores(), len(configs)))
+        return tuple(np.concatenate(arrays) for arrays in zip(*found, strict=True))
+
+    def losses_many(self, configs: Sequence[Config], weights: Weights) -> Floats:
+        """Validation loss of every model of one network; infinite where it is not finite."""
+        return self.task.measure(weights, self.validation, built_from(configs[0]))[0]
 
     def validate_many(self, weights: Weights) -> Floats:
         """Validation accuracy of every model."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacit.arrays import Array, Arrays
+from tacit.arrays import Array, Arrays, mean_of
 from tacit.federation import Federation
 from tacit.privacy.events import Event, Repeated
-from tacit.privacy.skellam import FloatArray
 from tacit.query import InClear, LocalTraining
+from tacit.rules import Rule
 from tacit.sgd import SERVER_HYPERPARAMETERS, Weights
 from tacit.space import Config
 from tacit.updates import PrivateUpdate, enough_steps, flat, shaped
@@ -52,7 +52,7 @@ def federated_average(
     for number in range(rounds):
         sent = tuple(map(Array.of, weights))
         answers = collect(LocalTraining(tuple(configs), sent, epochs, number))
-        average = _mean(answers)
+        average = mean_of(answers)
         weights = (*server.step(weights, average), *average[len(server.velocities) :])
     return weights
 
@@ -104,6 +104,7 @@ class PrivateAveraging:
         clip: the L2 norm to which a client's update is clipped.
         steps: in how many steps that norm is counted; 0: as many as its length needs.
         cap: from how many examples on a client has full weight; 0: equal weights.
+        rule: how clients train; default: gradient descent.
     """
 
     rounds: int
@@ -111,6 +112,7 @@ class PrivateAveraging:
     clip: float = 1.0
     steps: int = 0
     cap: int = 0
+    rule: Rule | None = None
 
     def event(self, start: Weights, unit: int, variance: float) -> Event:
         """All rounds, with noise of ``variance`` squared units."""
@@ -124,13 +126,18 @@ class PrivateAveraging:
         """The weights after all rounds; ``start`` has one model."""
         weights, server = start, _Server([config], start)
         for number in range(self.rounds):
-            query = self._query(config, weights, number, unit)
-            opened = federation.sum(query, f"training round {number + 1}")
-            update = query.mean(opened.value, opened.answered)
-            moved = shaped(flat(weights) + update, weights)
+            moved = self.moved(federation, config, weights, number, unit)
             weights = tuple(server.step(weights, moved))
             federation.tell("training", config)
         return weights
+
+    def moved(
+        self, federation: Federation, config: Config, weights: Weights, number: int, unit: int
+    ) -> Weights:
+        """The noisy average of what clients make of these weights."""
+        query = self._query(config, weights, number, unit)
+        opened = federation.sum(query, f"training round {number + 1}")
+        return shaped(flat(weights) + query.mean(opened.value, opened.answered), weights)
 
     def _query(self, config: Config, weights: Weights, number: int, unit: int) -> PrivateUpdate:
         return PrivateUpdate(
@@ -142,21 +149,8 @@ class PrivateAveraging:
             self._steps(weights),
             unit,
             self.cap,
+            self.rule,
         )
 
     def _steps(self, weights: Weights) -> int:
         return self.steps or enough_steps(sum(array.size for array in weights))
-
-
-def _mean(answers: Iterable[Arrays]) -> Weights:
-    """The mean, one answer at a time: only the running sum and one answer are in memory."""
-    sums: list[FloatArray] = []
-    count = 0
-    for count, arrays in enumerate(answers, start=1):
-        weights = [array.numpy() for array in arrays]
-        if count == 1:
-            sums = [array.astype(np.float64) for array in weights]
-        else:
-            for total, array in zip(sums, weights, strict=True):
-                total += array
-    return tuple((total / count).astype(np.float32) for total in sums)

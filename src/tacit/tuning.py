@@ -34,7 +34,7 @@ from tacit.sgd import Weights
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
 from tacit.training import PrivateAveraging
-from tacit.tuners.tuner import Outcome, Tuner
+from tacit.tuners.tuner import Outcome, ProtectsPart, Tuner
 from tacit.tuners.voting import Vote
 
 LIKELY = 0.95
@@ -114,6 +114,8 @@ def noise_for(method: Tuner, space: Space, budget: Budget) -> float:
     138.9
     """
     asked = releases(method.event(space, 1.0))
+    if asked and math.isinf(budget.epsilon) and isinstance(method, ProtectsPart):
+        return method.own_noise(budget)
     if not asked or math.isinf(budget.epsilon):
         return 0.0
     if any(isinstance(release, Unprotected) for release in asked):

@@ -26,9 +26,10 @@ from msgspec import Struct
 from tacit.arrays import Arrays
 from tacit.privacy.bounds import NormBall
 from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.rules import Rule
 from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Client, HoldsExamples, NothingToSay, learner
+from tacit.task import Client, HoldsExamples, NothingToSay, trained
 
 WEIGHT = 0.25
 """A client's own weight stands beside its update in the sum, at this share of the clipping norm."""
@@ -104,6 +105,7 @@ class PrivateUpdate(Struct, frozen=True, forbid_unknown_fields=True, tag="update
     steps: int
     unit: int
     cap: int = 0
+    rule: Rule | None = None
 
     @property
     def bound(self) -> NormBall:
@@ -113,8 +115,8 @@ class PrivateUpdate(Struct, frozen=True, forbid_unknown_fields=True, tag="update
 
     def answer(self, client: Client) -> IntArray:
         weights: Weights = tuple(array.numpy() for array in self.weights)
-        trained = learner(client).train_many([self.config], weights, self.epochs, self.round_number)
-        vector = self.steps * clipped(flat(trained) - flat(weights), self.clip)
+        moved = trained(client, self.rule, [self.config], weights, self.epochs, self.round_number)
+        vector = self.steps * clipped(flat(moved) - flat(weights), self.clip)
         if self.cap:
             if not isinstance(client, HoldsExamples):
                 raise TypeError(f"{type(client).__name__} does not say how many examples it holds")

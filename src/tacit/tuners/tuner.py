@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from tacit.federation import Federation
+from tacit.privacy.accounting import Budget
 from tacit.privacy.events import Event
 from tacit.privacy.skellam import IntArray
+from tacit.sgd import Weights
 from tacit.space import Config, Space
 
 
@@ -22,6 +24,10 @@ class Outcome:
     tally: IntArray | None = None
     note: str = ""
     """What whoever reads the choice should know about how it came about."""
+    weights: Weights | None = None
+    """The model, if the method trained one."""
+    architecture: str = ""
+    """The network that the method found, if it looked for one."""
 
 
 class Tuner(Protocol):
@@ -36,3 +42,11 @@ class Tuner(Protocol):
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         """Choose. ``rng`` draws candidates; it never touches noise."""
+
+
+@runtime_checkable
+class ProtectsPart(Protocol):
+    """A tuner that may protect a part of what it asks although the whole costs infinity."""
+
+    def own_noise(self, budget: Budget) -> float:
+        """The variance that this part asks for; 0 if there is none."""

@@ -1,0 +1,315 @@
+"""Ways for a client to move its own copy of a model, beside plain gradient descent.
+
+* :class:`Adaptive`: the learning rate follows the difference between one full and two half steps.
+  Koskela and Honkela, "Learning Rate Adaptation for Federated and Differentially Private Learning"
+  (2018), supplement, Algorithm 1.
+* :class:`Bilevel`: architecture and weights in turn, on validation and on training data. Liu,
+  Simonyan and Yang, "DARTS" (2019), in the form of FEATHERS, Algorithm 2.
+* :class:`DpSgd`: gradients of single records are clipped, and noise protects each record. Abadi et
+  al., "Deep Learning with Differential Privacy" (2016).
+
+Torch is imported by the functions that compute, not with this module. One model trains at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from tacit.cores import import_torch
+from tacit.data.examples import Examples
+from tacit.gaussian import gaussian, poisson_sample
+from tacit.sgd import HYPERPARAMETERS, Weights
+from tacit.space import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Tensors = dict[str, "Tensor"]
+Gradient = Callable[[Tensors], Tensors]
+"""The gradient of the loss on the next batch, at these parameters."""
+
+ARCHITECTURE = "architecture"
+"""Parameters whose name begins so belong to the architecture, all others are weights."""
+ARCHITECTURE_HYPERPARAMETERS: Mapping[str, float] = {
+    "architecture_learning_rate": 3e-3,
+    "architecture_weight_decay": 1e-3,
+}
+
+
+def built_from(config: Config) -> Config:
+    """What of a configuration says which network it is, for methods that search architectures."""
+    return {name: value for name, value in config.items() if name == ARCHITECTURE}
+
+
+class DpSgd(Struct, frozen=True, forbid_unknown_fields=True, tag="dp-sgd"):
+    """Every record takes part in a step with probability ``rate``; ``steps`` of them in all.
+
+    A record's gradient is clipped to ``clip``, Gaussian noise of ``noise`` times that is added to
+    the sum, and the sum is divided by ``batch``, which is public: how many records a client holds
+    does not show. The steps taken cost what :class:`tacit.privacy.events.SampledGaussian` says.
+    """
+
+    rate: float
+    steps: int
+    clip: float
+    noise: float
+    batch: int
+
+
+class Adaptive(Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
+    """Steps whose size follows their error; the last array of the weights is the rate's logarithm.
+
+    ``printed`` takes the supplement's factor ``tolerance / error``, otherwise the authors' square
+    root of it; either is kept between ``slowest`` and ``fastest``. With ``private``, both gradients
+    of a step are private, and both are paid for.
+    """
+
+    tolerance: float = 1.0
+    slowest: float = 0.9
+    fastest: float = 1.1
+    printed: bool = False
+    private: DpSgd | None = None
+
+
+class Bilevel(Struct, frozen=True, forbid_unknown_fields=True, tag="bilevel"):
+    """Architecture on validation data, weights on training data, in turn (FEATHERS, Algorithm 2).
+
+    The architecture's gradient is taken where one step of the weights would lead (``lookahead``),
+    or at the weights themselves (DARTS of first order, a third cheaper). Gradients are clipped to
+    ``clip``.
+    """
+
+    lookahead: bool = True
+    clip: float = 5.0
+
+
+Rule = Adaptive | Bilevel | DpSgd
+
+
+def train_by(
+    rule: Rule,
+    template: nn.Module,
+    weights: Weights,
+    config: Config,
+    train: Examples,
+    validation: Examples,
+    epochs: int,
+    batch: int,
+    seed: tuple[int, ...],
+) -> Weights:
+    """One model after local training by a rule, in the arrays and order it came in."""
+    torch = import_torch()
+    names = [name for name, _ in template.named_parameters()]
+    parameters = {name: torch.tensor(array[0]) for name, array in zip(names, weights, strict=False)}
+    model = _Model(template, train, batch)
+    match rule:
+        case Adaptive():
+            log_rate = float(weights[len(names)][0].item())
+            passes = (
+                model.gradient(epochs, seed)
+                if rule.private is None
+                else model.private_gradient(rule.private)
+            )
+            parameters, log_rate = _adapted(rule, passes, parameters, log_rate)
+            last = np.full_like(weights[len(names)], log_rate)
+            return (*_arrays(parameters), last)
+        case DpSgd():
+            return _arrays(_descended(model.private_gradient(rule), parameters, config))
+        case Bilevel():
+            held_out = _Model(template, validation, batch)
+            found = _bilevel(rule, model, held_out, parameters, config, epochs, seed)
+            return _arrays(found)
+
+
+class _Model:
+    """A network's loss on a client's examples, as a function of its parameters."""
+
+    def __init__(self, template: nn.Module, examples: Examples, batch: int) -> None:
+        torch = import_torch()
+        self.template, self.batch = template, batch
+        self.features = torch.tensor(examples.features)
+        self.labels = torch.tensor(examples.labels)
+
+    def loss(self, parameters: Tensors, features: Tensor, labels: Tensor) -> Tensor:
+        torch = import_torch()
+        logits = torch.func.functional_call(self.template, parameters, (features,))
+        found: Tensor = torch.nn.functional.cross_entropy(logits, labels)
+        return found
+
+    def batches(self, epochs: int, seed: tuple[int, ...]) -> Iterator[Tensor]:
+        torch = import_torch()
+        for epoch in range(epochs):
+            order = np.random.default_rng((*seed, epoch)).permutation(len(self.labels))
+            yield from torch.split(torch.from_numpy(order), self.batch)
+
+    def at(self, parameters: Tensors, rows: Tensor, moved: list[str]) -> Tensors:
+        """The gradient of the mean loss over some rows, of some of the parameters."""
+        torch = import_torch()
+        free = {
+            name: tensor.detach().requires_grad_(name in moved)
+            for name, tensor in parameters.items()
+        }
+        loss = self.loss(free, self.features[rows], self.labels[rows])
+        gradients = torch.autograd.grad(loss, [free[name] for name in moved])
+        return dict(zip(moved, gradients, strict=True))
+
+    def gradient(self, epochs: int, seed: tuple[int, ...]) -> Iterator[Gradient]:
+        """One function a batch."""
+        for rows in self.batches(epochs, seed):
+            yield partial(self._whole, rows)
+
+    def _whole(self, rows: Tensor, parameters: Tensors) -> Tensors:
+        return self.at(parameters, rows, list(parameters))
+
+    def private_gradient(self, rule: DpSgd) -> Iterator[Gradient]:
+        """One function a step, whose records are drawn afresh."""
+        for _ in range(rule.steps):
+            yield partial(self._private, rule)
+
+    def _private(self, rule: DpSgd, parameters: Tensors) -> Tensors:
+        torch = import_torch()
+        rows = torch.from_numpy(poisson_sample(len(self.labels), rule.rate))
+        sums = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+        if len(rows):
+            each = torch.func.vmap(
+                torch.func.grad(
+                    lambda own, feature, label: self.loss(own, feature[None], label[None])
+                ),
+                in_dims=(None, 0, 0),
+                randomness="different",
+            )(parameters, self.features[rows], self.labels[rows])
+            norms = torch.stack([one.flatten(1).norm(dim=1) for one in each.values()]).norm(dim=0)
+            scale = (rule.clip / norms.clamp(min=rule.clip)).nan_to_num(0.0)
+            for name, one in each.items():
+                shaped = scale.reshape(-1, *[1] * (one.dim() - 1))
+                sums[name] = torch.where(
+                    norms.isfinite().reshape(shaped.shape), one * shaped, 0.0
+                ).sum(0)
+        return {
+            name: (total + rule.noise * rule.clip * torch.from_numpy(gaussian(total.shape)))
+            / rule.batch
+            for name, total in sums.items()
+        }
+
+
+def _adapted(
+    rule: Adaptive, gradients: Iterator[Gradient], parameters: Tensors, log_rate: float
+) -> tuple[Tensors, float]:
+    """Algorithm 1: steps while there are two more gradients."""
+    for first in gradients:
+        second = next(gradients, None)
+        if second is None:
+            break
+        rate = math.exp(log_rate)
+        slope = first(parameters)
+        half = _moved(parameters, slope, rate / 2)
+        full = _moved(parameters, slope, rate)
+        twice = _moved(half, second(half), rate / 2)
+        error = _error(twice, full)
+        if error <= rule.tolerance:
+            parameters = twice
+        log_rate += math.log(_factor(rule, error))
+    return parameters, log_rate
+
+
+def _factor(rule: Adaptive, error: float) -> float:
+    """By how much the learning rate changes; a step that is not finite is far too long."""
+    if not math.isfinite(error):
+        return rule.slowest
+    ratio = rule.tolerance / max(error, 1e-300)
+    return min(max(ratio if rule.printed else math.sqrt(ratio), rule.slowest), rule.fastest)
+
+
+def _error(twice: Tensors, full: Tensors) -> float:
+    squares = sum(
+        float((((full[name] - one) / full[name].abs().clamp(min=1.0)).double() ** 2).sum())
+        for name, one in twice.items()
+    )
+    return math.sqrt(squares)
+
+
+def _moved(parameters: Tensors, slope: Tensors, rate: float) -> Tensors:
+    return {name: tensor - rate * slope[name] for name, tensor in parameters.items()}
+
+
+def _descended(gradients: Iterator[Gradient], parameters: Tensors, config: Config) -> Tensors:
+    """Gradient descent with momentum and weight decay; both are post-processing of gradients."""
+    descent = _Descent.of(config)
+    for gradient in gradients:
+        parameters = descent.step(parameters, gradient(parameters))
+    return parameters
+
+
+def _bilevel(
+    rule: Bilevel,
+    train: _Model,
+    validation: _Model,
+    parameters: Tensors,
+    config: Config,
+    epochs: int,
+    seed: tuple[int, ...],
+) -> Tensors:
+    architecture = [name for name in parameters if name.startswith(ARCHITECTURE)]
+    weights = [name for name in parameters if name not in architecture]
+    rate, decay = (
+        float(config.get(name, value)) for name, value in ARCHITECTURE_HYPERPARAMETERS.items()
+    )
+    descent = _Descent.of(config)
+    held_out = _forever(validation, seed)
+    for rows in train.batches(epochs, seed):
+        ahead = parameters
+        if rule.lookahead:
+            slope = _clipped(train.at(parameters, rows, weights), rule.clip)
+            ahead = {
+                **parameters,
+                **_moved({n: parameters[n] for n in weights}, slope, descent.rate),
+            }
+        pull = _clipped(validation.at(ahead, next(held_out), architecture), rule.clip)
+        for name, one in pull.items():
+            parameters[name] = parameters[name] - rate * (one + decay * parameters[name])
+        slope = _clipped(train.at(parameters, rows, weights), rule.clip)
+        parameters = {**parameters, **descent.step({n: parameters[n] for n in weights}, slope)}
+    return parameters
+
+
+class _Descent:
+    """Gradient descent's own state: velocities and a configuration's three numbers."""
+
+    def __init__(self, rate: float, momentum: float, weight_decay: float) -> None:
+        self.rate, self.momentum, self.weight_decay = rate, momentum, weight_decay
+        self._velocity: Tensors = {}
+
+    @classmethod
+    def of(cls, config: Config) -> _Descent:
+        names = ("learning_rate", "momentum", "weight_decay")
+        return cls(*(float(config.get(name, HYPERPARAMETERS[name])) for name in names))
+
+    def step(self, parameters: Tensors, slope: Tensors) -> Tensors:
+        for name, tensor in parameters.items():
+            pull = slope[name] + self.weight_decay * tensor
+            before = self._velocity.get(name)
+            self._velocity[name] = pull if before is None else self.momentum * before + pull
+        return _moved(parameters, self._velocity, self.rate)
+
+
+def _forever(model: _Model, seed: tuple[int, ...]) -> Iterator[Tensor]:
+    number = 0
+    while True:
+        yield from model.batches(1, (*seed, 1, number))
+        number += 1
+
+
+def _clipped(slope: Tensors, clip: float) -> Tensors:
+    norm = math.sqrt(sum(float((one.double() ** 2).sum()) for one in slope.values()))
+    scale = 1.0 if norm <= clip else clip / norm
+    return {name: one * scale for name, one in slope.items()}
+
+
+def _arrays(parameters: Tensors) -> Weights:
+    return tuple(tensor.detach().numpy()[None].astype(np.float32) for tensor in parameters.values())

@@ -1,0 +1,112 @@
+"""Learning rates that clients adapt by themselves while a model trains.
+
+Koskela and Honkela, "Learning Rate Adaptation for Federated and Differentially Private Learning"
+(2018), supplement, Algorithm 1, as client update in federated averaging: one full step against two
+half steps, their difference scaled by max(1, |theta|); a step whose error exceeds the tolerance is
+discarded, and the rate changes by tolerance over error (as printed) or its square root (the
+authors' code), kept within bounds. See :class:`tacit.rules.Adaptive`.
+
+How we differ: clients keep nothing between rounds, so the rate that each ended with is averaged,
+as a logarithm, like one more weight, and is where all begin in the next round. Modes: ``clear`` as
+in the supplement; ``private``, where updates (and the rate with them) enter noisy secure sums at
+the level of clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.federation import Federation
+from tacit.privacy.events import Event, Unprotected
+from tacit.query import LocalTraining
+from tacit.rules import Adaptive
+from tacit.sgd import Weights
+from tacit.space import Config, Space
+from tacit.training import PrivateAveraging
+from tacit.tuners.tuner import Outcome
+
+MODES = ("private", "clear")
+RATE = "learning_rate"
+
+
+@dataclass(frozen=True)
+class AdaptiveRate:
+    """One model, trained with rates that adapt.
+
+    Args:
+        start: common initial weights for so many models.
+        rounds: how often everybody trains.
+        epochs: how long, each time.
+        rule: tolerance, bounds and which of the two factors.
+        first_rate: where rates begin; None: in the middle of the space's.
+        clip: the norm of a client's update, where it is private.
+        mode: ``private`` or ``clear``.
+    """
+
+    start: Callable[[int], Weights] = field(repr=False)
+    rounds: int = 20
+    epochs: int = 1
+    rule: Adaptive = field(default_factory=Adaptive)
+    first_rate: float | None = None
+    clip: float = 1.0
+    mode: str = "private"
+    name = "adaptive"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode is {self.mode!r}; allowed are {', '.join(MODES)}")
+
+    def event(self, space: Space, variance: float) -> Event:
+        if self.mode == "clear":
+            return Unprotected(LocalTraining.__name__)
+        start = self._start(space)
+        return self._averaging.event(start, self._averaging.unit(start), variance)
+
+    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        del rng
+        weights, first = self._start(space), self._config(space)
+        for number in range(1, self.rounds + 1):
+            weights = self._moved(federation, first, weights, number)
+            federation.tell("training", {**first, RATE: _rate(weights)})
+        config = space.decode(space.encode({**first, RATE: self._within(space, _rate(weights))}))
+        return Outcome(config, (config,), weights=weights[:-1])
+
+    @property
+    def _averaging(self) -> PrivateAveraging:
+        return PrivateAveraging(self.rounds, self.epochs, self.clip, rule=self.rule)
+
+    def _moved(
+        self, federation: Federation, config: Config, weights: Weights, number: int
+    ) -> Weights:
+        if self.mode == "private":
+            unit = self._averaging.unit(weights)
+            return self._averaging.moved(federation, config, weights, number, unit)
+        sent = tuple(map(Array.of, weights))
+        query = LocalTraining((config,), sent, self.epochs, number, self.rule)
+        return federation.average(query, f"training {number}")
+
+    def _start(self, space: Space) -> Weights:
+        rate = float(self._config(space)[RATE])
+        return (*self.start(1), np.full((1, 1), math.log(rate), np.float32))
+
+    def _config(self, space: Space) -> Config:
+        """The middle of the space, with the first rate."""
+        middle = space.decode(np.full(len(space.dimensions), 0.5))
+        if RATE not in middle and self.first_rate is None:
+            raise ValueError(f"the space has no {RATE!r}; give it one, or a first_rate")
+        return middle if self.first_rate is None else {**middle, RATE: self.first_rate}
+
+    @staticmethod
+    def _within(space: Space, rate: float) -> float:
+        axis = space.dimensions.get(RATE)
+        low, high = getattr(axis, "low", rate), getattr(axis, "high", rate)
+        return float(min(max(rate, low), high))
+
+
+def _rate(weights: Weights) -> float:
+    return math.exp(float(weights[-1].item()))

@@ -1,0 +1,275 @@
+"""FEATHERS' first phase: a bandit over configurations, in turn with training under the best.
+
+Seng et al., "FEATHERS: Federated Architecture and Hyperparameter Search" (2023), Algorithm 1. In a
+reward round some configurations are drawn from ``pi = softmax(r)``; clients train by each for a
+short while from the same weights, forget it, and say by how much their validation loss fell. The
+estimates r follow, ``pi`` decides how many such rounds the next phase has (its entropy times beta),
+and the model then trains for some rounds under the best configuration.
+
+Misprints, and what we take: ``H = sum pi ln pi`` is negative, so the entropy is meant; the update's
+bracket subtracts r from every estimate, where the text says that configurations not drawn decay,
+``r <- alpha r``. How we differ: rewards are clipped, so that their sum can be protected; every
+client counts the same; a phase's rounds have a declared maximum, which is what is paid for.
+
+*What is private.* ``private``: rewards and updates are noisy secure sums, and the run has one
+epsilon. ``rewards-only``: rewards are, with an epsilon of their own, but the weights that clients
+send are not, so that the total is infinite. ``clear``: nothing is. ``published``: as the paper has
+it, Gaussian noise on each unbounded loss; no epsilon follows from that, see :data:`WHY_PUBLISHED`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.federation import Federation
+from tacit.privacy.accounting import Budget, calibrate
+from tacit.privacy.events import Composed, Event, Repeated, Unprotected
+from tacit.privacy.skellam import FloatArray
+from tacit.query import LocalTraining
+from tacit.rewards import LocalRewards, Rewards
+from tacit.rules import Rule
+from tacit.sgd import Weights
+from tacit.space import Config, Space
+from tacit.training import PrivateAveraging
+from tacit.tuners.tuner import Outcome
+
+PRIVATE, REWARDS_ONLY, CLEAR, PUBLISHED = "private", "rewards-only", "clear", "published"
+MODES = (PRIVATE, REWARDS_ONLY, CLEAR, PUBLISHED)
+WHY_PUBLISHED = (
+    "losses have no bound, so noise of any fixed size protects nothing; and every round is a "
+    "release of its own, which the published accounting does not add up"
+)
+REWARDS_ONLY_NOTE = (
+    "rewards only: the epsilon of the rewards does not cover the weights, which left the clients "
+    "in clear"
+)
+
+
+class Estimates:
+    """What is known about every configuration, and which to try next.
+
+    >>> known = Estimates(3, decay=0.65)
+    >>> known.update([0, 1], np.array([1.0, -1.0]))
+    >>> known.values.round(2).tolist()
+    [0.65, -0.65, 0.0]
+    >>> known.update([1], np.array([1.0]))
+    >>> known.values.round(2).tolist(), known.best
+    ([0.42, 0.42, 0.0], 0)
+    """
+
+    def __init__(self, arms: int, decay: float) -> None:
+        self.values: FloatArray = np.zeros(arms)
+        self.decay = decay
+
+    @property
+    def chances(self) -> FloatArray:
+        """``pi = softmax(r)``."""
+        odds = np.exp(self.values - self.values.max())
+        chances: FloatArray = odds / odds.sum()
+        return chances
+
+    @property
+    def best(self) -> int:
+        """The configuration with the largest estimate; among equals the first."""
+        return int(np.argmax(np.round(self.values, 12)))
+
+    def rounds(self, beta: float) -> int:
+        """How many rounds the uncertainty is worth: at least one."""
+        entropy = -float(np.sum(self.chances * np.log(self.chances)))
+        return max(1, round(beta * entropy))
+
+    def draw(self, number: int, rng: np.random.Generator) -> list[int]:
+        """Different configurations, by their chances."""
+        number = min(number, len(self.values))
+        return sorted(map(int, rng.choice(len(self.values), number, False, self.chances)))
+
+    def update(self, drawn: Sequence[int], rewards: FloatArray) -> None:
+        """``r <- r + alpha (reward - r)`` for those drawn, ``r <- alpha r`` for the others."""
+        before = self.values[drawn]
+        self.values = self.values * self.decay
+        self.values[drawn] = before + self.decay * (rewards - before)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Phases of reward rounds and training rounds in turn, with every number declared.
+
+    Args:
+        phases: how often both happen.
+        drawn: configurations tried in a reward round.
+        decay: the paper's alpha.
+        beta: reward rounds a unit of entropy.
+        most_rounds: reward rounds in a phase at most; 0: none, the first configuration stays.
+        train_rounds: training rounds in a phase.
+        epochs: of a client, in either kind of round.
+        reward_clip: rewards beyond this on either side count as this.
+        clip: the norm of a client's update, where updates are private.
+        steps: in how many steps that norm is counted; 0: as many as its length needs.
+        rule: how clients train.
+    """
+
+    phases: int = 2
+    drawn: int = 5
+    decay: float = 0.65
+    beta: float = 4.0
+    most_rounds: int = 5
+    train_rounds: int = 15
+    epochs: int = 1
+    reward_clip: float = 1.0
+    clip: float = 1.0
+    steps: int = 0
+    rule: Rule | None = None
+
+    @property
+    def averaging(self) -> PrivateAveraging:
+        rounds = self.phases * self.train_rounds
+        return PrivateAveraging(rounds, self.epochs, self.clip, self.steps, rule=self.rule)
+
+    def reward_event(self, variance: float) -> Event:
+        """All reward rounds there can be."""
+        if not self.most_rounds:
+            return Composed(())
+        query = Rewards(({},) * self.drawn, (), 0, 0, self.reward_clip)
+        return Repeated(query.bound.release(variance), self.phases * self.most_rounds)
+
+    def unit(self, start: Weights, share: float) -> int:
+        """The noise of updates such that rewards have this share of the squared distance."""
+        steps = self.averaging.unit(start)
+        rewards = self.phases * self.most_rounds * self.drawn
+        if not rewards:
+            return steps
+        rounds = max(1, self.phases * self.train_rounds)
+        return math.ceil(steps * math.sqrt(share / (1 - share) * rounds / rewards))
+
+    def event(self, start: Weights, share: float, variance: float) -> Event:
+        """All that a private stage spends at most."""
+        rewards = self.reward_event(variance)
+        if not self.train_rounds:
+            return rewards
+        updates = self.averaging.event(start, self.unit(start, share), variance)
+        return Composed((rewards, updates))
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """Hyperparameters that change while one model trains.
+
+    >>> Bandit(lambda models: (), mode="secret")
+    Traceback (most recent call last):
+        ...
+    ValueError: mode is 'secret'; allowed are private, rewards-only, clear, published
+
+    Args:
+        start: common initial weights for so many models.
+        stage: phases, rounds and what they cost.
+        candidates: the bandit's arms.
+        sampling: how they are drawn.
+        mode: what is protected.
+        reward_share: of the budget, for rewards; the rest is for updates.
+        reward_epsilon: of the rewards, in the mode ``rewards-only``; and of each single loss, as
+            the paper would claim, in the mode ``published``.
+    """
+
+    start: Callable[[int], Weights] = field(repr=False)
+    stage: Stage = field(default_factory=Stage)
+    candidates: int = 120
+    sampling: str = "random"
+    mode: str = PRIVATE
+    reward_share: float = 0.2
+    reward_epsilon: float = 1.0
+    name = "bandit"
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+
+    def event(self, space: Space, variance: float) -> Event:
+        del space
+        if self.mode != PRIVATE:
+            return Unprotected(LocalTraining.__name__)
+        return self.stage.event(self.start(1), self.reward_share, variance)
+
+    def own_noise(self, budget: Budget) -> float:
+        """In the mode ``rewards-only``, the noise with which the rewards keep their epsilon."""
+        if self.mode != REWARDS_ONLY:
+            return 0.0
+        return calibrate(self.stage.reward_event, Budget(self.reward_epsilon, budget.delta))
+
+    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        arms = space.candidates(self.candidates, self.sampling, rng)
+        run = Run(federation, self.stage, self.mode, self.reward_share, self.reward_epsilon, rng)
+        weights, config = run.through(arms, self.start(1))
+        return Outcome(config, arms, note=note(self.mode), weights=weights)
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a mode that there is not."""
+    if mode not in MODES:
+        raise ValueError(f"mode is {mode!r}; allowed are {', '.join(MODES)}")
+
+
+def note(mode: str) -> str:
+    """What whoever reads a result should know."""
+    return {REWARDS_ONLY: REWARDS_ONLY_NOTE, PUBLISHED: WHY_PUBLISHED}.get(mode, "")
+
+
+@dataclass
+class Run:
+    """One stage on one federation."""
+
+    federation: Federation
+    stage: Stage
+    mode: str
+    share: float
+    epsilon: float
+    rng: np.random.Generator
+    fixed: Config = field(default_factory=dict)
+    """What every configuration holds beside the drawn: the network that was found."""
+    round_number: int = 0
+
+    def through(self, arms: Sequence[Config], weights: Weights) -> tuple[Weights, Config]:
+        """All phases: the model, and the configuration that was best in the end."""
+        stage, known = self.stage, Estimates(len(arms), self.stage.decay)
+        for _ in range(stage.phases):
+            for _ in range(min(known.rounds(stage.beta), stage.most_rounds)):
+                drawn = known.draw(stage.drawn, self.rng)
+                rewards = self._rewards([arms[arm] for arm in drawn], weights)
+                known.update(drawn, rewards)
+                self.federation.tell("rewards", arms[known.best], float(np.max(rewards)))
+            config = arms[known.best]
+            for _ in range(stage.train_rounds):
+                weights = self._trained({**config, **self.fixed}, weights)
+                self.federation.tell("training", config)
+        return weights, arms[known.best]
+
+    def _rewards(self, configs: list[Config], weights: Weights) -> FloatArray:
+        self.round_number += 1
+        asked = tuple({**config, **self.fixed} for config in configs)
+        sent = tuple(map(Array.of, weights))
+        terms = asked, sent, self.stage.epochs, self.round_number
+        if self.mode in (PRIVATE, REWARDS_ONLY):
+            query = Rewards(*terms, self.stage.reward_clip, self.stage.rule)
+            opened = self.federation.sum(query, f"rewards {self.round_number}")
+            return query.mean(opened.value, opened.answered)
+        published = self.epsilon if self.mode == PUBLISHED else 0.0
+        in_clear = LocalRewards(
+            *terms, self.stage.rule, published, self.federation.ledger.budget.delta
+        )
+        (found,) = self.federation.average(in_clear, f"rewards {self.round_number}")
+        return np.asarray(found, dtype=np.float64)
+
+    def _trained(self, config: Config, weights: Weights) -> Weights:
+        self.round_number += 1
+        averaging = self.stage.averaging
+        if self.mode == PRIVATE:
+            unit = self.stage.unit(weights, self.share)
+            return averaging.moved(self.federation, config, weights, self.round_number, unit)
+        sent = tuple(map(Array.of, weights))
+        query = LocalTraining(
+            (config,), sent, self.stage.epochs, self.round_number, self.stage.rule
+        )
+        return self.federation.average(query, f"training {self.round_number}")
