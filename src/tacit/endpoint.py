@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct, structs
 
-from tacit.privacy.events import Unprotected
+from tacit.privacy.events import Event, Unprotected
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanisms import Mechanism, Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
@@ -113,6 +113,8 @@ class Endpoint:
     least_share_variance: float = 0.0
     secure: str | None = MASKS
     trains: bool = False
+    record_level: bool = False
+    """Whether weights trained by DP-SGD may leave, at what that costs for a single record."""
     punctual: bool = False
     """Whether the first reply waits for the deadline; with a roster there must be one then."""
     on_abstention: Callable[[Exception], None] = field(default=lambda _reason: None, repr=False)
@@ -223,7 +225,9 @@ class Endpoint:
         if isinstance(query, LocalTraining | LocalValidation) and self.trains:
             return encode(query.answer(self.client))
         try:
-            event = Unprotected(type(query).__name__)
+            event: Event = Unprotected(type(query).__name__)
+            if isinstance(query, LocalTraining) and self.record_level:
+                event = query.event
             self.ledger.charge(event, "answer in clear", run=message.session.hex())
             return encode(query.answer(self.client))
         except BudgetExceeded as error:

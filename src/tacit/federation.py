@@ -27,11 +27,11 @@ from tacit.files import json_text
 from tacit.journal import Journal
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
-from tacit.privacy.events import Composed, Unprotected, compose
+from tacit.privacy.events import Composed, Event, Unprotected, compose
 from tacit.privacy.ledger import Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
-from tacit.query import InClear, Sums
+from tacit.query import InClear, LocalTraining, Sums
 from tacit.result import COVERS
 from tacit.secure.crypto import digest
 from tacit.secure.encrypted import EncryptedSum
@@ -177,6 +177,8 @@ class Federation:
     signed: bool = False
     deadline: float = math.inf
     setting: str = SIMULATED
+    record_level: bool = False
+    """Whether guarantees may be about single records instead of clients."""
     covers: str = COVERS
     """What the epsilon of a run is about."""
     follows: str = ""
@@ -270,12 +272,16 @@ class Federation:
     def average(self, query: InClear, label: str) -> Weights:
         """The mean of everybody's answers in clear; books an infinite epsilon, once a round.
 
-        It is written to the journal like an opened total.
+        Weights trained by DP-SGD cost a finite one for single records, if the federation agreed to
+        count those. The mean is written to the journal like an opened total.
         """
         place, asks = len(self.turnouts), self._digest(query, label, None)
         noted: dict[str, Any] | None = self._noted(place, asks)
         if noted is None:
-            charge = self.ledger.charge(Unprotected(type(query).__name__), label, self.run)
+            event: Event = Unprotected(type(query).__name__)
+            if isinstance(query, LocalTraining) and self.record_level:
+                event = query.event
+            charge = self.ledger.charge(event, label, self.run)
             answers = self.collect(query, stage=label.split()[0])
             mean = mean_of(answers)
             noted = {
@@ -406,6 +412,7 @@ def local_federation(
     roster: bool = True,
     deadline: float = math.inf,
     trains: bool = False,
+    record_level: bool = False,
     drops: Mapping[int, str] | None = None,
     progress: Progress | None = None,
     journal: Journal | None = None,
@@ -430,6 +437,7 @@ def local_federation(
             roster=listed,
             secure=secure,
             trains=trains,
+            record_level=record_level,
             on_abstention=abstentions.append,
         )
         for number, client in enumerate(clients)
@@ -444,5 +452,6 @@ def local_federation(
         variance,
         signed=roster,
         deadline=deadline,
+        record_level=record_level,
         journal=journal,
     )

@@ -23,9 +23,10 @@ from tacit.combining import (
 )
 from tacit.local_search import ranking
 from tacit.privacy.bounds import Bound, TopVotes
+from tacit.privacy.events import Event, SampledGaussian, Unprotected
 from tacit.privacy.skellam import IntArray
 from tacit.rewards import LocalRewards, LocalSampled, Rewards, SampledUpdate
-from tacit.rules import Rule
+from tacit.rules import Rule, private_part
 from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.task import Client, learner, scores, trained
@@ -71,6 +72,15 @@ class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="traini
     epochs: int
     round_number: int
     rule: Rule | None = None
+
+    @property
+    def event(self) -> Event:
+        """What the answer costs: something finite, for a record, if the rule is private."""
+        private = private_part(self.rule)
+        if private is None:
+            return Unprotected(type(self).__name__)
+        steps = private.steps * len(self.configs)
+        return SampledGaussian(private.rate, private.noise, steps)
 
     def answer(self, client: Client) -> Arrays:
         weights: Weights = tuple(array.numpy() for array in self.weights)

@@ -13,8 +13,10 @@ Torch is imported by the functions that compute, not with this module. One model
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,6 +64,20 @@ class DpSgd(Struct, frozen=True, forbid_unknown_fields=True, tag="dp-sgd"):
     batch: int
 
 
+@dataclass(frozen=True)
+class RecordSteps:
+    """DP-SGD in one training round of a client; all numbers are public and the same for all."""
+
+    rate: float = 0.1
+    steps: int = 10
+    clip: float = 1.0
+    batch: int = 16
+
+    def with_noise(self, noise: float) -> DpSgd:
+        """With noise of so many clipping norms."""
+        return DpSgd(self.rate, self.steps, self.clip, noise, self.batch)
+
+
 class Adaptive(Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
     """Steps whose size follows their error; the last array of the weights is the rate's logarithm.
 
@@ -82,14 +98,21 @@ class Bilevel(Struct, frozen=True, forbid_unknown_fields=True, tag="bilevel"):
 
     The architecture's gradient is taken where one step of the weights would lead (``lookahead``),
     or at the weights themselves (DARTS of first order, a third cheaper). Gradients are clipped to
-    ``clip``.
+    ``clip``. With ``private`` they are private at the level of records, without looking ahead: a
+    record is either in the training or in the validation data, and pays for the steps on those.
     """
 
     lookahead: bool = True
     clip: float = 5.0
+    private: DpSgd | None = None
 
 
 Rule = Adaptive | Bilevel | DpSgd
+
+
+def private_part(rule: Rule | None) -> DpSgd | None:
+    """The steps by which a rule protects single records, if it does."""
+    return rule if rule is None or isinstance(rule, DpSgd) else rule.private
 
 
 def train_by(
@@ -107,7 +130,8 @@ def train_by(
     torch = import_torch()
     names = [name for name, _ in template.named_parameters()]
     parameters = {name: torch.tensor(array[0]) for name, array in zip(names, weights, strict=False)}
-    model = _Model(template, train, batch)
+    own = copy.deepcopy(template)  # functional calls borrow a module's places: not for two threads
+    model = _Model(own, train, batch)
     match rule:
         case Adaptive():
             log_rate = float(weights[len(names)][0].item())
@@ -122,7 +146,10 @@ def train_by(
         case DpSgd():
             return _arrays(_descended(model.private_gradient(rule), parameters, config))
         case Bilevel():
-            held_out = _Model(template, validation, batch)
+            held_out = _Model(own, validation, batch)
+            if rule.private is not None:
+                searched = _private_bilevel(rule.private, model, held_out, parameters, config)
+                return _arrays(searched)
             found = _bilevel(rule, model, held_out, parameters, config, epochs, seed)
             return _arrays(found)
 
@@ -170,20 +197,27 @@ class _Model:
     def private_gradient(self, rule: DpSgd) -> Iterator[Gradient]:
         """One function a step, whose records are drawn afresh."""
         for _ in range(rule.steps):
-            yield partial(self._private, rule)
+            yield partial(self.private_at, rule)
 
-    def _private(self, rule: DpSgd, parameters: Tensors) -> Tensors:
+    def private_at(
+        self, rule: DpSgd, parameters: Tensors, moved: Sequence[str] | None = None
+    ) -> Tensors:
+        """A private gradient of some of the parameters, or of all."""
+        free = {name: parameters[name] for name in moved or parameters}
+        held = {name: one for name, one in parameters.items() if name not in free}
         torch = import_torch()
         rows = torch.from_numpy(poisson_sample(len(self.labels), rule.rate))
-        sums = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+        sums = {name: torch.zeros_like(tensor) for name, tensor in free.items()}
         if len(rows):
             each = torch.func.vmap(
                 torch.func.grad(
-                    lambda own, feature, label: self.loss(own, feature[None], label[None])
+                    lambda own, feature, label: self.loss(
+                        {**held, **own}, feature[None], label[None]
+                    )
                 ),
                 in_dims=(None, 0, 0),
                 randomness="different",
-            )(parameters, self.features[rows], self.labels[rows])
+            )(free, self.features[rows], self.labels[rows])
             norms = torch.stack([one.flatten(1).norm(dim=1) for one in each.values()]).norm(dim=0)
             scale = (rule.clip / norms.clamp(min=rule.clip)).nan_to_num(0.0)
             for name, one in each.items():
@@ -257,9 +291,7 @@ def _bilevel(
 ) -> Tensors:
     architecture = [name for name in parameters if name.startswith(ARCHITECTURE)]
     weights = [name for name in parameters if name not in architecture]
-    rate, decay = (
-        float(config.get(name, value)) for name, value in ARCHITECTURE_HYPERPARAMETERS.items()
-    )
+    rate, decay = _slow(config)
     descent = _Descent.of(config)
     held_out = _forever(validation, seed)
     for rows in train.batches(epochs, seed):
@@ -276,6 +308,31 @@ def _bilevel(
         slope = _clipped(train.at(parameters, rows, weights), rule.clip)
         parameters = {**parameters, **descent.step({n: parameters[n] for n in weights}, slope)}
     return parameters
+
+
+def _private_bilevel(
+    rule: DpSgd, train: _Model, validation: _Model, parameters: Tensors, config: Config
+) -> Tensors:
+    """First order, with private gradients only."""
+    architecture = [name for name in parameters if name.startswith(ARCHITECTURE)]
+    weights = [name for name in parameters if name not in architecture]
+    rate, decay = _slow(config)
+    descent = _Descent.of(config)
+    for _ in range(rule.steps):
+        pull = validation.private_at(rule, parameters, architecture)
+        for name, one in pull.items():
+            parameters[name] = parameters[name] - rate * (one + decay * parameters[name])
+        slope = train.private_at(rule, parameters, weights)
+        parameters = {**parameters, **descent.step({n: parameters[n] for n in weights}, slope)}
+    return parameters
+
+
+def _slow(config: Config) -> tuple[float, float]:
+    """The architecture's learning rate and weight decay."""
+    rate, decay = (
+        float(config.get(name, value)) for name, value in ARCHITECTURE_HYPERPARAMETERS.items()
+    )
+    return rate, decay
 
 
 class _Descent:

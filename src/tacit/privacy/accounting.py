@@ -22,7 +22,7 @@ from tacit.privacy.events import (
     EXACT_SUM,
     Event,
     Release,
-    SkellamNormRelease,
+    SampledGaussian,
     SkellamRelease,
     Unprotected,
     releases,
@@ -99,9 +99,13 @@ def spent(event: Event, delta: float) -> Guarantee:
         return Guarantee(math.inf, delta, f"none: {reason}")
     exact = {release: n for release, n in counts.items() if isinstance(release, SkellamRelease)}
     bounded: dict[Release, int] = {
-        release: n for release, n in counts.items() if isinstance(release, SkellamNormRelease)
+        release: n for release, n in counts.items() if not isinstance(release, SkellamRelease)
     }
-    sampling_error = counts.total() * SAMPLING_ERROR
+    drawn = sum(n for release, n in counts.items() if not isinstance(release, SampledGaussian))
+    sampling_error = drawn * SAMPLING_ERROR
+    level = {}
+    if any(isinstance(release, SampledGaussian) for release in counts):
+        level = {"unit": "record", "relation": "add-or-remove-one"}
 
     def cost(ideal: Callable[[float], float]) -> float:
         return _with_sampling_error(ideal, delta, sampling_error)
@@ -112,7 +116,7 @@ def spent(event: Event, delta: float) -> Guarantee:
             cost(loss.get_epsilon_for_delta), delta, "exact worst pair, privacy-loss distribution"
         )
     everything = Guarantee(
-        cost(lambda ideal: _rdp_epsilon(counts, ideal)), delta, "Rényi divergences"
+        cost(lambda ideal: _rdp_epsilon(counts, ideal)), delta, "Rényi divergences", **level
     )
     if not exact:
         return everything
@@ -124,6 +128,7 @@ def spent(event: Event, delta: float) -> Guarantee:
         delta,
         "mixed kinds: delta split in halves, epsilons added "
         "(privacy-loss distribution + Rényi divergences)",
+        **level,
     )
     return min(everything, added, key=lambda guarantee: guarantee.epsilon)
 

@@ -128,6 +128,45 @@ class SkellamNormRelease:
 
 
 @dataclass(frozen=True)
+class SampledGaussian:
+    """Steps of DP-SGD on a client: at the level of single records, not of clients.
+
+    Each record is in a step with probability ``rate``; the sum of clipped gradients gets Gaussian
+    noise of ``noise`` clipping norms. Neighbours differ by adding or removing one record (what is
+    divided by is public, so a client's number of records does not show). Priced by dp-accounting's
+    Rényi divergence of the Poisson-sampled Gaussian. Clients hold different records, so what one
+    record costs does not add up over clients.
+    """
+
+    rate: float
+    noise: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _positive("noise", self.noise)
+        if not 0 < self.rate <= 1 or self.steps < 1:
+            raise ValueError(
+                f"rate is {self.rate!r} and steps is {self.steps!r}; allowed is a rate above 0, up "
+                "to 1, and at least one step"
+            )
+
+    @property
+    def squared_distance(self) -> float:
+        """About that of a Gaussian which costs as much: for a first guess only."""
+        return self.steps * (self.rate / self.noise) ** 2
+
+    def rdp(self, orders: Sequence[int]) -> FloatArray:
+        """All steps together."""
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(list(orders))
+        sampled = PoissonSampledDpEvent(self.rate, GaussianDpEvent(self.noise))
+        accountant.compose(sampled, self.steps)
+        return np.asarray(accountant.rdp, dtype=np.float64)
+
+
+@dataclass(frozen=True)
 class Unprotected:
     """Answers that left the clients in clear, or exact sums: no epsilon bounds what they reveal."""
 
@@ -162,11 +201,12 @@ class Repeated:
             raise ValueError(f"times is {self.times!r}; an event is repeated at least once")
 
 
-Release = SkellamRelease | SkellamNormRelease | Unprotected
+Release = SkellamRelease | SkellamNormRelease | SampledGaussian | Unprotected
 Event = Release | Composed | Repeated
 _KINDS: dict[str, type[Release]] = {
     "skellam": SkellamRelease,
     "skellam-norms": SkellamNormRelease,
+    "sampled-gaussian": SampledGaussian,
     "unprotected": Unprotected,
 }
 

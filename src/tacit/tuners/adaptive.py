@@ -9,7 +9,8 @@ authors' code), kept within bounds. See :class:`tacit.rules.Adaptive`.
 How we differ: clients keep nothing between rounds, so the rate that each ended with is averaged,
 as a logarithm, like one more weight, and is where all begin in the next round. Modes: ``clear`` as
 in the supplement; ``private``, where updates (and the rate with them) enter noisy secure sums at
-the level of clients.
+the level of clients; ``record``, where both gradients of a step are those of DP-SGD, and both are
+paid for: the epsilon is about single records.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import structs
 
 from tacit.arrays import Array
 from tacit.federation import Federation
-from tacit.privacy.events import Event, Unprotected
+from tacit.privacy.events import Event, SampledGaussian, Unprotected
 from tacit.query import LocalTraining
-from tacit.rules import Adaptive
+from tacit.rules import Adaptive, RecordSteps
 from tacit.sgd import Weights
 from tacit.space import Config, Space
 from tacit.training import PrivateAveraging
 from tacit.tuners.tuner import Outcome
 
-MODES = ("private", "clear")
+MODES = ("private", "record", "clear")
 RATE = "learning_rate"
 
 
@@ -45,7 +47,8 @@ class AdaptiveRate:
         rule: tolerance, bounds and which of the two factors.
         first_rate: where rates begin; None: in the middle of the space's.
         clip: the norm of a client's update, where it is private.
-        mode: ``private`` or ``clear``.
+        mode: ``private``, ``record`` or ``clear``.
+        records: how clients protect single records in a round, where they do.
     """
 
     start: Callable[[int], Weights] = field(repr=False)
@@ -55,6 +58,7 @@ class AdaptiveRate:
     first_rate: float | None = None
     clip: float = 1.0
     mode: str = "private"
+    records: RecordSteps = field(default_factory=RecordSteps)
     name = "adaptive"
 
     def __post_init__(self) -> None:
@@ -64,6 +68,9 @@ class AdaptiveRate:
     def event(self, space: Space, variance: float) -> Event:
         if self.mode == "clear":
             return Unprotected(LocalTraining.__name__)
+        if self.mode == "record":
+            steps = self.records.steps * self.rounds
+            return SampledGaussian(self.records.rate, math.sqrt(variance), steps)
         start = self._start(space)
         return self._averaging.event(start, self._averaging.unit(start), variance)
 
@@ -87,7 +94,11 @@ class AdaptiveRate:
             unit = self._averaging.unit(weights)
             return self._averaging.moved(federation, config, weights, number, unit)
         sent = tuple(map(Array.of, weights))
-        query = LocalTraining((config,), sent, self.epochs, number, self.rule)
+        rule = self.rule
+        if self.mode == "record":
+            noise = math.sqrt(federation.variance)
+            rule = structs.replace(rule, private=self.records.with_noise(noise))
+        query = LocalTraining((config,), sent, self.epochs, number, rule)
         return federation.average(query, f"training {number}")
 
     def _start(self, space: Space) -> Weights:

@@ -12,9 +12,11 @@ bracket subtracts r from every estimate, where the text says that configurations
 client counts the same; a phase's rounds have a declared maximum, which is what is paid for.
 
 *What is private.* ``private``: rewards and updates are noisy secure sums, and the run has one
-epsilon. ``rewards-only``: rewards are, with an epsilon of their own, but the weights that clients
-send are not, so that the total is infinite. ``clear``: nothing is. ``published``: as the paper has
-it, Gaussian noise on each unbounded loss; no epsilon follows from that, see :data:`WHY_PUBLISHED`.
+epsilon, at the level of clients. ``record``: rewards are such sums, weights are trained by DP-SGD
+on every client and averaged in clear; the epsilon is about single records. ``rewards-only``:
+rewards have an epsilon of their own, but the weights that clients send have none, so that the total
+is infinite. ``clear``: nothing is protected. ``published``: as the paper has it, Gaussian noise on
+each unbounded loss; no epsilon follows from that, see :data:`WHY_PUBLISHED`.
 """
 
 from __future__ import annotations
@@ -24,22 +26,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import structs
 
 from tacit.arrays import Array
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, calibrate
-from tacit.privacy.events import Composed, Event, Repeated, Unprotected
+from tacit.privacy.events import Composed, Event, Repeated, SampledGaussian, Unprotected
 from tacit.privacy.skellam import FloatArray
 from tacit.query import LocalTraining
 from tacit.rewards import LocalRewards, Rewards
-from tacit.rules import Rule
+from tacit.rules import RecordSteps, Rule, private_part
 from tacit.sgd import Weights
 from tacit.space import Config, Space
 from tacit.training import PrivateAveraging
 from tacit.tuners.tuner import Outcome
 
-PRIVATE, REWARDS_ONLY, CLEAR, PUBLISHED = "private", "rewards-only", "clear", "published"
-MODES = (PRIVATE, REWARDS_ONLY, CLEAR, PUBLISHED)
+PRIVATE, RECORD, REWARDS_ONLY, CLEAR, PUBLISHED = MODES = (
+    "private",
+    "record",
+    "rewards-only",
+    "clear",
+    "published",
+)
 WHY_PUBLISHED = (
     "losses have no bound, so noise of any fixed size protects nothing; and every round is a "
     "release of its own, which the published accounting does not add up"
@@ -111,6 +119,7 @@ class Stage:
         clip: the norm of a client's update, where updates are private.
         steps: in how many steps that norm is counted; 0: as many as its length needs.
         rule: how clients train.
+        records: how clients protect single records in a training round, where they do.
     """
 
     phases: int = 2
@@ -124,6 +133,7 @@ class Stage:
     clip: float = 1.0
     steps: int = 0
     rule: Rule | None = None
+    records: RecordSteps = field(default_factory=RecordSteps)
 
     @property
     def averaging(self) -> PrivateAveraging:
@@ -145,6 +155,26 @@ class Stage:
             return steps
         rounds = max(1, self.phases * self.train_rounds)
         return math.ceil(steps * math.sqrt(share / (1 - share) * rounds / rewards))
+
+    def record_rule(self, share: float, variance: float) -> Rule:
+        """How clients train where single records are protected."""
+        rounds = self.phases * self.train_rounds
+        rewards = self.phases * self.most_rounds * self.drawn
+        wanted = 1.0
+        if rewards and rounds:  # what rewards and steps cost, compared as Gaussians
+            steps = rounds * self.records.steps * self.records.rate**2
+            wanted = math.sqrt(share / (1 - share) * steps / (4 * rewards))
+        private = self.records.with_noise(wanted * math.sqrt(variance))
+        return private if self.rule is None else structs.replace(self.rule, private=private)
+
+    def record_event(self, share: float, variance: float) -> Event:
+        """All that a stage spends at most where single records are protected."""
+        rewards = self.reward_event(variance)
+        private = private_part(self.record_rule(share, variance))
+        if private is None or not self.train_rounds:
+            return rewards
+        steps = private.steps * self.phases * self.train_rounds
+        return Composed((rewards, SampledGaussian(private.rate, private.noise, steps)))
 
     def event(self, start: Weights, share: float, variance: float) -> Event:
         """All that a private stage spends at most."""
@@ -189,6 +219,8 @@ class Bandit:
 
     def event(self, space: Space, variance: float) -> Event:
         del space
+        if self.mode == RECORD:
+            return self.stage.record_event(self.reward_share, variance)
         if self.mode != PRIVATE:
             return Unprotected(LocalTraining.__name__)
         return self.stage.event(self.start(1), self.reward_share, variance)
@@ -251,7 +283,7 @@ class Run:
         asked = tuple({**config, **self.fixed} for config in configs)
         sent = tuple(map(Array.of, weights))
         terms = asked, sent, self.stage.epochs, self.round_number
-        if self.mode in (PRIVATE, REWARDS_ONLY):
+        if self.mode in (PRIVATE, RECORD, REWARDS_ONLY):
             query = Rewards(*terms, self.stage.reward_clip, self.stage.rule)
             opened = self.federation.sum(query, f"rewards {self.round_number}")
             return query.mean(opened.value, opened.answered)
@@ -269,7 +301,8 @@ class Run:
             unit = self.stage.unit(weights, self.share)
             return averaging.moved(self.federation, config, weights, self.round_number, unit)
         sent = tuple(map(Array.of, weights))
-        query = LocalTraining(
-            (config,), sent, self.stage.epochs, self.round_number, self.stage.rule
-        )
+        rule = self.stage.rule
+        if self.mode == RECORD:
+            rule = self.stage.record_rule(self.share, self.federation.variance)
+        query = LocalTraining((config,), sent, self.stage.epochs, self.round_number, rule)
         return self.federation.average(query, f"training {self.round_number}")

@@ -28,7 +28,7 @@ from tacit.query import LocalTraining
 from tacit.rules import ARCHITECTURE, ARCHITECTURE_HYPERPARAMETERS, Bilevel
 from tacit.sgd import Weights
 from tacit.space import Config, Space
-from tacit.tuners.bandit import PRIVATE, REWARDS_ONLY, Run, Stage, check_mode, note
+from tacit.tuners.bandit import PRIVATE, RECORD, REWARDS_ONLY, Run, Stage, check_mode, note
 from tacit.tuners.tuner import Outcome
 
 DARTS: Config = {
@@ -80,14 +80,13 @@ class Feathers:
 
     def event(self, space: Space, variance: float) -> Event:
         del space
+        network, share = self.start({}), self.reward_share
+        stages = self._stages(network)
+        if self.mode == RECORD:
+            return Composed(tuple(stage.record_event(share, variance) for stage in stages))
         if self.mode != PRIVATE:
             return Unprotected(LocalTraining.__name__)
-        network = self.start({})
-        return Composed(
-            tuple(
-                stage.event(network, self.reward_share, variance) for stage in self._stages(network)
-            )
-        )
+        return Composed(tuple(stage.event(network, share, variance) for stage in stages))
 
     def own_noise(self, budget: Budget) -> float:
         """In the mode ``rewards-only``, the noise with which the rewards keep their epsilon."""
