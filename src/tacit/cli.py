@@ -27,6 +27,7 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import plan as make_plan
+from tacit.privacy.planner import reward_plan
 from tacit.result import Result
 from tacit.secure.protocol import SpoiledSum, TooFewClients
 from tacit.terminal import (
@@ -34,6 +35,7 @@ from tacit.terminal import (
     print_json,
     print_outlook,
     print_result,
+    print_reward_plan,
     print_training_outlook,
     progress_bars,
     round_rows,
@@ -177,15 +179,34 @@ def plan(
         int,
         typer.Option(parser=whole, metavar="N", help="How many clients take part, at least 2."),
     ],
-    candidates: Annotated[
-        int, typer.Option(parser=whole, metavar="N", help="How many configurations are compared.")
-    ],
-    votes: Annotated[
-        int,
-        typer.Option(parser=whole, metavar="N", help="How many candidates a client votes for."),
-    ],
     epsilon: Epsilon,
     delta: Delta,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="What is priced: vote or feathers.")
+    ] = "vote",
+    candidates: Annotated[
+        int | None,
+        typer.Option(parser=whole, metavar="N", help="Vote: how many configurations there are."),
+    ] = None,
+    votes: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole, metavar="N", help="Vote: how many candidates a client votes for."
+        ),
+    ] = None,
+    drawn: Annotated[
+        int,
+        typer.Option(
+            parser=whole, metavar="N", help="FEATHERS: configurations tried in a reward round."
+        ),
+    ] = 5,
+    rounds: Annotated[
+        int, typer.Option(parser=whole, metavar="N", help="FEATHERS: reward rounds in all.")
+    ] = 57,
+    reward_share: Annotated[
+        float,
+        typer.Option(metavar="S", help="FEATHERS: share of the budget that rewards have."),
+    ] = 1.0,
     dropout: Dropout = 0.1,
     colluding: Colluding = 0.0,
     good: Annotated[
@@ -196,28 +217,41 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Price a private vote before it is held, and say how likely it succeeds.
+    """Price a private vote, or FEATHERS' rewards, before anybody is asked.
+
+    Says how likely a vote succeeds, or what the noise leaves of the rewards.
 
     Example: tacit plan --clients 50 --candidates 100 --votes 5 --epsilon 1 --delta 1e-5
+
+    Example: tacit plan --method feathers --clients 100 --rounds 20 --epsilon 3 --delta 1e-5
     """
-    participation = Participation(clients, dropout, colluding)
-    planned = make_plan(participation, candidates, votes, Budget(epsilon, delta), good)
-    if as_json:
-        print_json(
-            {
-                "privacy": {
-                    "epsilon": epsilon,
-                    "delta": delta,
-                    "unit": "client",
-                    "relation": "replace-one",
-                    "dropout": dropout,
-                    "colluding": colluding,
-                },
-                **asdict(planned),
-            }
-        )
-        return
+    participation, budget = Participation(clients, dropout, colluding), Budget(epsilon, delta)
+    terms = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "unit": "client",
+        "relation": "replace-one",
+        "dropout": dropout,
+        "colluding": colluding,
+    }
     console = Console(highlight=False)
+    if method == "feathers":
+        priced = reward_plan(participation, drawn, rounds, budget, reward_share)
+        if as_json:
+            print_json({"privacy": terms, "method": method, **asdict(priced)})
+            return
+        print_reward_plan(console, priced, participation, budget, reward_share)
+        return
+    if method != "vote":
+        raise ValueError(f"--method is {method!r}; allowed are vote and feathers")
+    if candidates is None or votes is None:
+        raise ValueError(
+            f"--candidates is {candidates} and --votes {votes}; a vote needs both as whole numbers"
+        )
+    planned = make_plan(participation, candidates, votes, budget, good)
+    if as_json:
+        print_json({"privacy": terms, **asdict(planned)})
+        return
     console.print(
         f"[bold]A private vote[/bold]: {clients} clients, {votes} of {candidates} candidates each, "
         f"ε = {epsilon:g}, δ = {delta:g} (per client, replace-one)"

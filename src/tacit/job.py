@@ -21,18 +21,29 @@ from tacit.data.sources import load
 from tacit.federation import Federation, Progress, Watch, local_federation
 from tacit.files import write_whole
 from tacit.journal import resident_megabytes
-from tacit.plan import Plan, combining
+from tacit.plan import TRAINING_METHODS, Plan, combining
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.report import write_run
 from tacit.result import COVERS_TRAINING, Result
+from tacit.rules import (
+    ARCHITECTURE,
+    ARCHITECTURE_HYPERPARAMETERS,
+    Adaptive,
+    Bilevel,
+    RecordSteps,
+)
 from tacit.sgd import Weights
 from tacit.simulation import built_in_task, simulated_clients
 from tacit.space import Choice, Config
 from tacit.torch_task import TorchClient, TorchTask
 from tacit.training import PrivateAveraging, federated_average
+from tacit.tuners.adaptive import AdaptiveRate
+from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
+from tacit.tuners.fedex import FedEx
+from tacit.tuners.nas import DARTS, Feathers
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
 from tacit.tuning import Together, conclude, noise_for, run_name
@@ -114,13 +125,16 @@ def carry_out(
     result = conclude(method, outcome, federation, budget)
     result = replace(result, evaluation=_evaluation(task))
     write_run(result, plan.to_toml(), out)
-    if plan.task.train_rounds:
+    weights = outcome.weights
+    if weights is None and plan.task.train_rounds:
         weights = _train(parts, result.config, federation)
+    if weights is not None:
         test = parts.dataset.standardise(parts.dataset.test)
-        accuracy = float(task.accuracies(weights, test)[0])
+        network: Config = {ARCHITECTURE: outcome.architecture} if outcome.architecture else {}
+        accuracy = float(task.accuracies(weights, test, network)[0])
         costs = conclude(method, outcome, federation, budget)  # with the bytes of the training
-        result = replace(costs, accuracy=accuracy, evaluation=_evaluation(task))
-        _save_model(weights, task, out / "model.npz")
+        result = replace(costs, accuracy=accuracy, evaluation=_evaluation(task), weights=weights)
+        _save_model(weights, task, network, out / "model.npz")
         write_run(result, plan.to_toml(), out)
     return result
 
@@ -136,7 +150,8 @@ def _local(parts: Parts, progress: Progress) -> Federation:
         secure=terms.secure,
         roster=terms.roster,
         deadline=terms.deadline,
-        trains=True,
+        trains=parts.plan.search.method not in TRAINING_METHODS,
+        record_level=parts.plan.search.mode == "record",
         progress=progress,
     )
 
@@ -161,6 +176,8 @@ def task_of(plan: Plan, dataset: Dataset) -> TorchTask:
     except ValueError as error:
         raise ValueError(f"task.network: {error}") from None
     for name, dimension in plan.space.dimensions.items():
+        if name in ARCHITECTURE_HYPERPARAMETERS:
+            continue
         extreme = max(dimension.options) if isinstance(dimension, Choice) else dimension.high
         try:
             task.check({name: extreme})
@@ -194,6 +211,8 @@ def tuner(plan: Plan, network: TorchTask) -> Tuner:
     combined = combining(plan)
     if combined:
         return combined
+    if search.method in TRAINING_METHODS:
+        return training_tuner(plan, network)
     methods: dict[str, Tuner] = {
         "vote": Vote(search.votes, search.candidates, search.sampling),
         "random-guess": RandomGuess(search.candidates, search.sampling),
@@ -207,6 +226,72 @@ def tuner(plan: Plan, network: TorchTask) -> Tuner:
         ),
     }
     return methods[search.method]
+
+
+def training_tuner(plan: Plan, network: TorchTask) -> Tuner:
+    """The method that a plan names, if it trains while it tunes."""
+    search, task, rounds, clip = plan.search, plan.task, plan.rounds, plan.training.clip
+    records = RecordSteps(rounds.record_rate, rounds.record_steps, rounds.record_clip, task.batch)
+    if search.method == "fedex":
+        return FedEx(
+            network.initial,
+            task.train_rounds,
+            task.train_epochs,
+            search.candidates,
+            search.sampling,
+            clip=clip,
+            loss_clip=rounds.reward_clip,
+            mode=search.mode,
+        )
+    if search.method == "adaptive":
+        return AdaptiveRate(
+            network.initial,
+            task.train_rounds,
+            task.train_epochs,
+            Adaptive(rounds.tolerance, printed=rounds.factor == "printed"),
+            rounds.first_rate,
+            clip,
+            search.mode,
+            records,
+        )
+    stage = Stage(
+        rounds.phases,
+        rounds.drawn,
+        rounds.alpha,
+        rounds.beta,
+        rounds.rewards,
+        task.train_rounds,
+        task.train_epochs,
+        rounds.reward_clip,
+        clip,
+        records=records,
+    )
+    mode = "published" if search.method == "feathers-published" else search.mode
+    if search.method == "bandit":
+        return Bandit(
+            network.initial,
+            stage,
+            search.candidates,
+            search.sampling,
+            mode,
+            rounds.reward_share,
+            rounds.reward_epsilon,
+        )
+    from tacit.supernet import discretised
+
+    names = network.architecture({}).module.names()
+    return Feathers(
+        lambda config: network.initial(1, config),
+        lambda weights: discretised(names, weights),
+        replace(stage, rule=Bilevel()),
+        replace(stage, phases=rounds.evaluation_phases),
+        search.candidates,
+        search.sampling,
+        DARTS if search.method == "darts" else None,
+        mode,
+        rounds.reward_share,
+        rounds.reward_epsilon,
+    )
 
 
 def _evaluation(task: TorchTask) -> dict[str, Any] | None:
@@ -263,8 +348,8 @@ def participation_of(plan: Plan) -> Participation:
     return Participation(plan.federation.clients, privacy.dropout, privacy.colluding)
 
 
-def _save_model(weights: Weights, task: TorchTask, path: Path) -> None:
-    names = task.architecture({}).module.names()
+def _save_model(weights: Weights, task: TorchTask, network: Config, path: Path) -> None:
+    names = task.architecture(network).module.names()
     draft = path.with_name(f".{path.name}")
     with draft.open("wb") as file:
         np.savez(file, **{name: array[0] for name, array in zip(names, weights, strict=True)})

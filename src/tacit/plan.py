@@ -19,6 +19,7 @@ from tacit.halving import LOCAL_SEARCHES
 from tacit.local_search import SAMPLERS
 from tacit.networks import NETWORKS
 from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
+from tacit.rules import ARCHITECTURE_HYPERPARAMETERS
 from tacit.sgd import METRICS, SERVER_HYPERPARAMETERS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
 from tacit.tuners.combine import STRATEGIES, Combine
@@ -26,8 +27,12 @@ from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.modes import MODES
 from tacit.tuners.tuner import Tuner
 
-METHODS = ("vote", "combine", "flora", "random-guess", "opt")
-DENSE = "dense"
+TRAINING_METHODS = ("bandit", "feathers", "feathers-published", "darts", "fedex", "adaptive")
+"""Methods that train a model while they tune."""
+METHODS = ("vote", "combine", "flora", "random-guess", "opt", *TRAINING_METHODS)
+ALL_MODES = (*MODES, "record", "rewards-only")
+DENSE, CELLS = "dense", "cells"
+FACTORS = ("authors", "printed")
 SECURE_SUMS = ("masks", "encrypted", "plain")
 ENGINES = ("local", "flower-simulation")
 DEFAULT_SPACE: dict[str, Any] = {
@@ -79,7 +84,7 @@ class Task:
 
     data: str = _one_of("digits", tuple(DATASETS))
     data_dir: str = _text("", "the folder that holds the data, or nothing")
-    network: str = _one_of(DENSE, (DENSE, *NETWORKS))
+    network: str = _one_of(DENSE, (DENSE, CELLS, *NETWORKS))
     hidden: tuple[int, ...] = _widths((32,))
     batch: int = _whole(16, 1, 65_536)
     validation: float = _number(0.25, 0.01, 0.9)
@@ -98,13 +103,34 @@ class Search:
     sampling: str = _one_of("sobol", SAMPLERS)
     votes: int = _whole(5, 1, 1_000_000)
     local: str = _one_of("full", LOCAL_SEARCHES)
-    mode: str = _one_of("dp", MODES)
+    mode: str = _one_of("dp", ALL_MODES)
     strategy: str = _one_of("dbscan", STRATEGIES)
     points: int = _whole(10, 1, 10_000)
     min_points: int = _whole(0, 0, 1_000_000)
     surface: str = _one_of("sgm", SURFACES)
     clip: float = _number(1.0, 0.001, 1000.0)
     seed: int = _whole(1, 0, 2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How methods that train while they tune divide their rounds."""
+
+    phases: int = _whole(2, 1, 1000)
+    drawn: int = _whole(5, 1, 1000)
+    alpha: float = _number(0.65, 0.01, 0.99)
+    beta: float = _number(4.0, 0.0, 1000.0)
+    rewards: int = _whole(5, 0, 1000)
+    evaluation_phases: int = _whole(1, 1, 1000)
+    reward_clip: float = _number(1.0, 1e-6, 1e6)
+    reward_share: float = _number(0.2, 0.01, 0.99)
+    reward_epsilon: float = _number(1.0, LEAST_EPSILON, LARGEST_EPSILON)
+    tolerance: float = _number(1.0, 1e-9, 1e9)
+    factor: str = _one_of("authors", FACTORS)
+    first_rate: float = _number(0.001, 1e-12, 1e6)
+    record_rate: float = _number(0.1, 1e-6, 1.0)
+    record_steps: int = _whole(10, 1, 1_000_000)
+    record_clip: float = _number(1.0, 1e-6, 1e6)
 
 
 @dataclass(frozen=True)
@@ -175,21 +201,18 @@ local, mode, strategy, points, min_points, surface, clip, seed
     space: Space
     search: Search
     training: Training
+    rounds: Rounds
     privacy: PrivacyTerms
     federation: FederationTerms
 
     def to_json(self) -> dict[str, Any]:
         """Every key with its value, as in the TOML file."""
-        sections = (self.task, self.search, self.training, self.privacy, self.federation)
-        task, search, training, privacy, federation = (asdict(section) for section in sections)
-        return {
-            "task": {**task, "hidden": list(self.task.hidden)},
-            "space": self.space.to_json(),
-            "search": search,
-            "training": training,
-            "privacy": privacy,
-            "federation": federation,
+        sections = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        tables = {
+            name: section.to_json() if isinstance(section, Space) else asdict(section)
+            for name, section in sections.items()
         }
+        return {**tables, "task": {**tables["task"], "hidden": list(self.task.hidden)}}
 
     def to_toml(self) -> str:
         """The plan as a file that runs again."""
@@ -211,6 +234,7 @@ def read_plan(table: Mapping[str, Any]) -> Plan:
         space=_read_space(table.get("space", DEFAULT_SPACE)),
         search=_read("search", Search, table),
         training=_read("training", Training, table),
+        rounds=_read("rounds", Rounds, table),
         privacy=_read("privacy", PrivacyTerms, table),
         federation=_read("federation", FederationTerms, table),
     )
@@ -292,7 +316,8 @@ def _read_space(table: Mapping[str, Any]) -> Space:
                 else (dimension.low, dimension.high)
             )
             for value in extremes:
-                check_config({name: value})
+                if name not in ARCHITECTURE_HYPERPARAMETERS:
+                    check_config({name: value})
     except ValueError as error:
         raise ValueError(f"space: {error}") from None
     return space
@@ -363,6 +388,46 @@ def _check_server(plan: Plan) -> None:
             )
 
 
+def _check_training_method(plan: Plan) -> None:
+    """What a method that trains while it tunes can do, and what it needs."""
+    search, inf = plan.search, math.isinf(plan.privacy.epsilon)
+    modes = {
+        "fedex": ("dp", "clear"),
+        "adaptive": ("dp", "record", "clear"),
+        "feathers-published": ("clear",),
+    }.get(search.method, ("dp", "record", "rewards-only", "clear"))
+    if search.mode not in modes:
+        raise ValueError(
+            f"search.mode is {search.mode!r}; allowed with search.method {search.method!r} is "
+            f"{' or '.join(map(repr, modes))}"
+        )
+    finite = search.mode in ("dp", "record")
+    if finite == inf:
+        allowed = f"a number from {LEAST_EPSILON:g} to {LARGEST_EPSILON:g}" if finite else "inf"
+        raise ValueError(
+            f"privacy.epsilon is {plan.privacy.epsilon:g}; allowed with search.method "
+            f"{search.method!r} and search.mode {search.mode!r} is {allowed}"
+        )
+    if plan.training.private:
+        raise ValueError(
+            f"training.private is true, but search.method {search.method!r} trains by itself; "
+            "allowed is false: search.mode says what is private"
+        )
+    searches = search.method in ("feathers", "feathers-published", "darts")
+    if searches != (plan.task.network == CELLS):
+        raise ValueError(
+            f"task.network is {plan.task.network!r}; allowed with search.method {search.method!r} "
+            f"is {CELLS!r}"
+            if searches
+            else f"task.network is {CELLS!r}; allowed with it are the methods that search an "
+            "architecture: 'feathers', 'feathers-published' and 'darts'"
+        )
+    if not plan.task.train_rounds:
+        raise ValueError(
+            f"task.train_rounds is 0; allowed with search.method {search.method!r} is 1 and above"
+        )
+
+
 def _check_private_training(plan: Plan) -> None:
     if math.isinf(plan.privacy.epsilon):
         raise ValueError(
@@ -394,7 +459,9 @@ def _check_together(plan: Plan) -> None:
         )
     if plan.search.method == "vote":
         _check_vote(plan)
-    if plan.training.private:
+    if plan.search.method in TRAINING_METHODS:
+        _check_training_method(plan)
+    elif plan.training.private:
         _check_private_training(plan)
     lost = plan.privacy.dropout + plan.privacy.colluding
     if lost >= 1:

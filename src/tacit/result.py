@@ -7,6 +7,7 @@ from typing import Any
 
 from tacit.privacy.accounting import Guarantee
 from tacit.privacy.mechanisms import Participation
+from tacit.sgd import Weights
 from tacit.space import Config
 
 COVERS = (
@@ -120,7 +121,8 @@ class Result:
     ``tally`` is None for methods that see no tally, ``accuracy`` where nothing was trained, and
     ``note`` says what the method did that its reader would not expect. Bytes
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
-    do not tell.
+    do not tell. ``rounds`` has what a method that trains told of each; ``weights``, its model, are
+    not part of the JSON.
     """
 
     method: str
@@ -134,6 +136,9 @@ class Result:
     accuracy: float | None = None
     note: str = ""
     evaluation: dict[str, Any] | None = None
+    architecture: str = ""
+    rounds: tuple[dict[str, Any], ...] = ()
+    weights: Weights | None = field(default=None, repr=False)
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -152,6 +157,8 @@ class Result:
             accuracy=found["accuracy"],
             note=found["note"],
             evaluation=found["evaluation"],
+            architecture=found["architecture"],
+            rounds=tuple(found["rounds"]),
             ledger=ledger,
         )
 
@@ -174,4 +181,6 @@ class Result:
             "seconds": self.seconds,
             "bytes": self.bytes,
             "evaluation": self.evaluation,
+            "architecture": self.architecture,
+            "rounds": list(self.rounds),
         }

@@ -23,15 +23,13 @@ from msgspec import Struct
 from tacit.arrays import Array, Arrays
 from tacit.gaussian import gaussian
 from tacit.privacy.bounds import Box, NormBall
+from tacit.privacy.planner import REWARD_STEPS
 from tacit.privacy.skellam import FloatArray, IntArray
 from tacit.rules import Rule
 from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.task import Client, NothingToSay, losses, trained
 from tacit.updates import clipped, flat, longest, rounded
-
-STEPS = 32
-"""Steps of a clipped reward: finer than any noise that protects it."""
 
 
 class Rewards(Struct, frozen=True, forbid_unknown_fields=True, tag="rewards"):
@@ -43,7 +41,7 @@ class Rewards(Struct, frozen=True, forbid_unknown_fields=True, tag="rewards"):
     round_number: int
     clip: float
     rule: Rule | None = None
-    steps: int = STEPS
+    steps: int = REWARD_STEPS
 
     @property
     def bound(self) -> Box:

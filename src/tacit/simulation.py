@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tacit.data.examples import Dataset, split_validation
@@ -10,7 +14,20 @@ from tacit.data.skews import Partition
 from tacit.networks import dense, network
 from tacit.torch_task import TorchClient, TorchTask
 
-DENSE = "dense"
+if TYPE_CHECKING:
+    from torch import nn
+
+DENSE, CELLS = "dense", "cells"
+
+
+def cells(shape: tuple[int, ...], classes: int) -> Callable[..., nn.Module]:
+    """Networks of cells for examples of this shape: small ones, that search in minutes."""
+    from tacit.supernet import image_cells, table_cells
+
+    if len(shape) == 1:
+        return partial(table_cells, shape, classes)
+    stride = 1 if min(shape[-2:]) < 16 else 2
+    return partial(image_cells, shape, classes, channels=8, cells=3, nodes=2, stem_stride=stride)
 
 
 def built_in_task(
@@ -24,7 +41,7 @@ def built_in_task(
     local: str = "full",
     start_seed: int = 0,
 ) -> TorchTask:
-    """A network by its name, or dense layers of the given widths, on a data set.
+    """A network by its name, dense layers of the given widths, or cells, on a data set.
 
     >>> from tacit.data.sources import digits
     >>> task = built_in_task(digits(), "dense", (32,), epochs=5, batch=16)
@@ -32,12 +49,14 @@ def built_in_task(
     [(1, 32, 64), (1, 32), (1, 10, 32), (1, 10)]
     """
     shape, classes = dataset.train.shape, len(dataset.classes)
-    if name != DENSE:
-        network(name).build(shape, classes)  # refuses examples that do not fit, once and now
+    build: Callable[..., nn.Module] = partial(dense, shape, classes, hidden)
+    if name == CELLS:
+        build = cells(shape, classes)
+    elif name != DENSE:
+        build = partial(network(name).build, shape, classes)
+        build()  # refuses examples that do not fit, once and now
     return TorchTask(
-        lambda: (
-            dense(shape, classes, hidden) if name == DENSE else network(name).build(shape, classes)
-        ),
+        build,
         classes,
         epochs=epochs,
         batch=batch,

@@ -32,6 +32,7 @@ Found = tuple[tuple[tuple[str, int], ...], ...]
 
 KEPT = 2
 NONE = "none"
+_NORMAL, _REDUCTION = f"{ARCHITECTURE}_normal", f"{ARCHITECTURE}_reduction"
 
 
 class _Zero(nn.Module):
@@ -188,14 +189,13 @@ class _Cells(nn.Module):
         self.before = nn.ModuleList()
 
     def architecture_weights(self, cell: _SearchCell) -> Tensor:
-        name = f"{ARCHITECTURE}_reduction" if cell.reduces else f"{ARCHITECTURE}_normal"
-        return torch.softmax(getattr(self, name), dim=1)
+        return torch.softmax(getattr(self, _REDUCTION if cell.reduces else _NORMAL), dim=1)
 
-    def declare(self, operations: Sequence[str], kinds: Sequence[str]) -> None:
+    def declare(self, operations: Sequence[str], *names: str) -> None:
         edges = sum(2 + node for node in range(self.nodes))
-        for kind in kinds:
+        for name in names:
             start = 1e-3 * torch.randn(edges, len(operations))
-            self.register_parameter(f"{ARCHITECTURE}_{kind}", nn.Parameter(start))
+            self.register_parameter(name, nn.Parameter(start))
 
     def through(self, x: Tensor) -> Tensor:
         first = second = x
@@ -229,7 +229,7 @@ class ImageCells(_Cells):
         planes = shape[0] if len(shape) == 3 else 1
         self.planes = planes
         if found is None:
-            self.declare(IMAGE_OPERATIONS, ("normal", "reduction"))
+            self.declare(IMAGE_OPERATIONS, _NORMAL, _REDUCTION)
         kernel = 3 if stem_stride < 3 else 5
         self.stem = nn.Sequential(
             nn.Conv2d(planes, channels, kernel, stem_stride, kernel // 2, bias=False),
@@ -272,7 +272,7 @@ class TableCells(_Cells):
     ) -> None:
         super().__init__(nodes if found is None else len(found[0]), search=found is None)
         if found is None:
-            self.declare(TABLE_OPERATIONS, ("normal",))
+            self.declare(TABLE_OPERATIONS, _NORMAL)
         self.stem = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), width))
         widths = [width, width]
         for _ in range(cells):
@@ -302,12 +302,12 @@ class _Reshape(nn.Module):
         return cast(Tensor, self.norm(self.convolve(torch.relu(x))))
 
 
-def discretised(names: Sequence[str], weights: Weights, *, images: bool) -> str:
+def discretised(names: Sequence[str], weights: Weights) -> str:
     """The network that a search found, from the named arrays of one model."""
-    operations = list(IMAGE_OPERATIONS if images else TABLE_OPERATIONS)
-    kinds = ("normal", "reduction") if images else ("normal",)
-    arrays = dict(zip(names, weights, strict=False))
-    return " ; ".join(_strongest(arrays[f"{ARCHITECTURE}_{kind}"][0], operations) for kind in kinds)
+    arrays = dict(zip(names, weights, strict=True))
+    found = [arrays[name] for name in (_NORMAL, _REDUCTION) if name in arrays]
+    operations = list(IMAGE_OPERATIONS if _REDUCTION in arrays else TABLE_OPERATIONS)
+    return " ; ".join(_strongest(array[0], operations) for array in found)
 
 
 def _strongest(logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]], names: list[str]) -> str:

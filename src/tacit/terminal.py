@@ -29,7 +29,14 @@ from tacit.plan import combining
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import Ledger, line_json
 from tacit.privacy.mechanisms import Participation
-from tacit.privacy.planner import Plan, chance_of_good, percent, unanimous_votes
+from tacit.privacy.planner import (
+    CLEAR_REWARD,
+    Plan,
+    RewardPlan,
+    chance_of_good,
+    percent,
+    unanimous_votes,
+)
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
 from tacit.tuners.combine import Combine
@@ -81,6 +88,33 @@ def plan_table(planned: Plan, participation: Participation, good: int) -> Table:
     )
     table.add_row("Upload a client", f"{planned.bytes_per_client / 1000:.1f} kB")
     return table
+
+
+def print_reward_plan(
+    console: Console,
+    priced: RewardPlan,
+    participation: Participation,
+    budget: Budget,
+    share: float,
+) -> None:
+    """The price of FEATHERS' rewards."""
+    console.print(
+        f"[bold]FEATHERS' rewards[/bold]: {participation.clients} clients, {priced.rounds} rounds "
+        f"of {priced.drawn} configurations, ε = {budget.epsilon:g}, δ = {budget.delta:g} (per "
+        f"client, replace-one), {percent(share)} of it for rewards"
+    )
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("Noise of a mean reward", f"σ = {priced.noise:.3g} times the clip of a reward")
+    table.add_row(
+        "Rounds that can be afforded",
+        f"{priced.affordable_rounds}, if σ is to stay below {CLEAR_REWARD:g} times the clip",
+    )
+    table.add_row(
+        "Clients that are needed", f"{priced.clients_needed}, for these rounds and that σ"
+    )
+    console.print(table)
+    if priced.warning:
+        console.print(f"[yellow]Warning:[/yellow] {priced.warning}")
 
 
 def print_ledger(ledger: Ledger, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from secrets import token_hex
 
@@ -221,6 +221,9 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         candidates=outcome.candidates,
         tally=None if outcome.tally is None else tuple(map(int, outcome.tally)),
         note=outcome.note,
+        architecture=outcome.architecture,
+        rounds=tuple(asdict(note) for note in federation.rounds),
+        weights=outcome.weights,
         clients=Turnout(asked, answered),
         privacy=privacy,
         seconds={stage: cost.seconds for stage, cost in federation.costs.items()},

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.privacy.accounting import Budget
-from tacit.privacy.bounds import TopVotes
+from tacit.privacy.bounds import Box, TopVotes
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.privacy.skellam import FloatArray
 from tacit.secure.graph import wiring
@@ -25,6 +25,10 @@ Group = tuple[float, int]
 """Candidates with equally many votes: (votes of each, how many candidates)."""
 
 POOR_CHANCE = 0.9
+CLEAR_REWARD = 0.25
+"""Noise of a mean reward, in units of its clip, up to which it tells good from bad."""
+REWARD_STEPS = 32
+"""Steps of a clipped reward: finer than any noise that protects it."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,62 @@ def plan(
         degree=wired.degree,
         share_threshold=wired.share_threshold,
         bytes_per_client=upload_bytes(participation, candidates, modulus_bits(mechanism)),
+    )
+
+
+@dataclass(frozen=True)
+class RewardPlan:
+    """Reward rounds of FEATHERS, priced. Noise is that of a mean reward, in units of its clip."""
+
+    rounds: int
+    drawn: int
+    noise: float
+    affordable_rounds: int
+    clients_needed: int
+
+    @property
+    def warning(self) -> str:
+        """What to tell whoever is about to spend, when the noise drowns the rewards."""
+        if self.noise <= CLEAR_REWARD:
+            return ""
+        rounds = (
+            f"or {self.affordable_rounds} rounds at most"
+            if self.affordable_rounds
+            else "as not even one round can be afforded"
+        )
+        return (
+            f"a mean reward carries noise of {self.noise:.2g} times its clip; above "
+            f"{CLEAR_REWARD:g} it tells little. It takes {self.clients_needed} clients, {rounds}."
+        )
+
+
+def reward_plan(
+    participation: Participation, drawn: int, rounds: int, budget: Budget, share: float = 1.0
+) -> RewardPlan:
+    """What so many reward rounds leave of the rewards, on a share of the budget.
+
+    Shares are of the squared distance between neighbours, in which Gaussian-like noise adds up.
+
+    >>> priced = reward_plan(Participation(100, 0.0), drawn=5, rounds=57, budget=Budget(3.0, 1e-5))
+    >>> round(priced.noise, 2), priced.affordable_rounds
+    (0.47, 15)
+    """
+    if drawn < 1 or rounds < 1 or not 0 < share <= 1:
+        raise ValueError(
+            f"found {drawn} configurations in {rounds} rounds on a share of {share:g}; allowed is "
+            "at least 1 of either, and a share above 0, up to 1"
+        )
+    bound = Box(drawn, REWARD_STEPS, REWARD_STEPS)
+    variance = SkellamMechanism.calibrated(bound, participation, budget, rounds).variance / share
+    present = participation.clients / participation.guaranteed
+    noise = math.sqrt(variance * present) / participation.clients
+    excess = noise / CLEAR_REWARD
+    return RewardPlan(
+        rounds,
+        drawn,
+        noise,
+        affordable_rounds=math.floor(rounds / excess**2),
+        clients_needed=math.ceil(participation.clients * excess),
     )
 
 

@@ -8,7 +8,7 @@ authors' code), kept within bounds. See :class:`tacit.rules.Adaptive`.
 
 How we differ: clients keep nothing between rounds, so the rate that each ended with is averaged,
 as a logarithm, like one more weight, and is where all begin in the next round. Modes: ``clear`` as
-in the supplement; ``private``, where updates (and the rate with them) enter noisy secure sums at
+in the supplement; ``dp``, where updates (and the rate with them) enter noisy secure sums at
 the level of clients; ``record``, where both gradients of a step are those of DP-SGD, and both are
 paid for: the epsilon is about single records.
 """
@@ -32,7 +32,7 @@ from tacit.space import Config, Space
 from tacit.training import PrivateAveraging
 from tacit.tuners.tuner import Outcome
 
-MODES = ("private", "record", "clear")
+MODES = ("dp", "record", "clear")
 RATE = "learning_rate"
 
 
@@ -47,7 +47,7 @@ class AdaptiveRate:
         rule: tolerance, bounds and which of the two factors.
         first_rate: where rates begin; None: in the middle of the space's.
         clip: the norm of a client's update, where it is private.
-        mode: ``private``, ``record`` or ``clear``.
+        mode: ``dp``, ``record`` or ``clear``.
         records: how clients protect single records in a round, where they do.
     """
 
@@ -57,7 +57,7 @@ class AdaptiveRate:
     rule: Adaptive = field(default_factory=Adaptive)
     first_rate: float | None = None
     clip: float = 1.0
-    mode: str = "private"
+    mode: str = "dp"
     records: RecordSteps = field(default_factory=RecordSteps)
     name = "adaptive"
 
@@ -90,7 +90,7 @@ class AdaptiveRate:
     def _moved(
         self, federation: Federation, config: Config, weights: Weights, number: int
     ) -> Weights:
-        if self.mode == "private":
+        if self.mode == "dp":
             unit = self._averaging.unit(weights)
             return self._averaging.moved(federation, config, weights, number, unit)
         sent = tuple(map(Array.of, weights))

@@ -11,7 +11,7 @@ bracket subtracts r from every estimate, where the text says that configurations
 ``r <- alpha r``. How we differ: rewards are clipped, so that their sum can be protected; every
 client counts the same; a phase's rounds have a declared maximum, which is what is paid for.
 
-*What is private.* ``private``: rewards and updates are noisy secure sums, and the run has one
+*What is private.* ``dp``: rewards and updates are noisy secure sums, and the run has one
 epsilon, at the level of clients. ``record``: rewards are such sums, weights are trained by DP-SGD
 on every client and averaged in clear; the epsilon is about single records. ``rewards-only``:
 rewards have an epsilon of their own, but the weights that clients send have none, so that the total
@@ -42,7 +42,7 @@ from tacit.training import PrivateAveraging
 from tacit.tuners.tuner import Outcome
 
 PRIVATE, RECORD, REWARDS_ONLY, CLEAR, PUBLISHED = MODES = (
-    "private",
+    "dp",
     "record",
     "rewards-only",
     "clear",
@@ -192,7 +192,7 @@ class Bandit:
     >>> Bandit(lambda models: (), mode="secret")
     Traceback (most recent call last):
         ...
-    ValueError: mode is 'secret'; allowed are private, rewards-only, clear, published
+    ValueError: mode is 'secret'; allowed are dp, record, rewards-only, clear, published
 
     Args:
         start: common initial weights for so many models.

@@ -30,7 +30,7 @@ from tacit.space import Config, Space
 from tacit.tuners.tuner import Outcome
 from tacit.updates import enough_steps, flat, shaped
 
-MODES = ("private", "clear")
+MODES = ("dp", "clear")
 
 
 class Exponentiated:
@@ -85,7 +85,7 @@ class FedEx:
         discount: of past losses in the baseline.
         clip: the norm of a client's update.
         loss_clip: losses further from the baseline count as this far.
-        mode: ``private`` or ``clear``.
+        mode: ``dp`` or ``clear``.
         fixed: what every configuration holds beside the drawn, such as a network found before.
     """
 
@@ -97,7 +97,7 @@ class FedEx:
     discount: float = 0.9
     clip: float = 1.0
     loss_clip: float = 1.0
-    mode: str = "private"
+    mode: str = "dp"
     fixed: Config = field(default_factory=dict)
     name = "fedex"
 
@@ -119,7 +119,7 @@ class FedEx:
         configs = tuple({**arm, **self.fixed} for arm in arms)
         known, weights = Exponentiated(len(arms), self.discount), self.start(1)
         for number in range(1, self.rounds + 1):
-            if self.mode == "private":
+            if self.mode == "dp":
                 weights, beyond = self._private(federation, configs, known, weights, number)
             else:
                 weights, beyond = self._clear(federation, configs, known, weights, number)
