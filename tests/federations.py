@@ -36,6 +36,7 @@ def federation(
     roster: bool = True,
     deadline: float = math.inf,
     trains: bool = False,
+    record_level: bool = False,
     drops: Mapping[int, str] | None = None,
 ) -> Federation:
     return local_federation(
@@ -48,6 +49,7 @@ def federation(
         roster=roster,
         deadline=deadline,
         trains=trains,
+        record_level=record_level,
         drops=drops,
     )
 

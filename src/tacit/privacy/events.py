@@ -29,7 +29,7 @@ EXACT_SUM = "a sum without noise"
 """What is unprotected although no single answer was seen."""
 
 _LOG_NEGLIGIBLE = math.log(1e-22)
-_LONGEST_RENYI_SUM = 100_000
+_LONGEST_RENYI_SUM = 20_000
 
 
 @dataclass(frozen=True)

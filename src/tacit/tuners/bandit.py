@@ -88,8 +88,8 @@ class Estimates:
 
     def rounds(self, beta: float) -> int:
         """How many rounds the uncertainty is worth: at least one."""
-        entropy = -float(np.sum(self.chances * np.log(self.chances)))
-        return max(1, round(beta * entropy))
+        some = self.chances[self.chances > 0]
+        return max(1, round(-beta * float(some @ np.log(some))))
 
     def draw(self, number: int, rng: np.random.Generator) -> list[int]:
         """Different configurations, by their chances."""
