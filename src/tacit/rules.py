@@ -5,6 +5,7 @@
   (2018), supplement, Algorithm 1.
 * :class:`Bilevel`: architecture and weights in turn, on validation and on training data. Liu,
   Simonyan and Yang, "DARTS" (2019), in the form of FEATHERS, Algorithm 2.
+* :class:`Adam`, for comparison.
 * :class:`DpSgd`: gradients of single records are clipped, and noise protects each record. Abadi et
   al., "Deep Learning with Differential Privacy" (2016).
 
@@ -93,6 +94,10 @@ class Adaptive(Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
     private: DpSgd | None = None
 
 
+class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag="adam"):
+    """Kingma and Ba, "Adam" (2015), with its usual decay rates: for comparison."""
+
+
 class Bilevel(Struct, frozen=True, forbid_unknown_fields=True, tag="bilevel"):
     """Architecture on validation data, weights on training data, in turn (FEATHERS, Algorithm 2).
 
@@ -107,12 +112,14 @@ class Bilevel(Struct, frozen=True, forbid_unknown_fields=True, tag="bilevel"):
     private: DpSgd | None = None
 
 
-Rule = Adaptive | Bilevel | DpSgd
+Rule = Adam | Adaptive | Bilevel | DpSgd
 
 
 def private_part(rule: Rule | None) -> DpSgd | None:
     """The steps by which a rule protects single records, if it does."""
-    return rule if rule is None or isinstance(rule, DpSgd) else rule.private
+    if isinstance(rule, Adaptive | Bilevel):
+        return rule.private
+    return rule if isinstance(rule, DpSgd) else None
 
 
 def train_by(
@@ -143,6 +150,8 @@ def train_by(
             parameters, log_rate = _adapted(rule, passes, parameters, log_rate)
             last = np.full_like(weights[len(names)], log_rate)
             return (*_arrays(parameters), last)
+        case Adam():
+            return _arrays(_adam(model.gradient(epochs, seed), parameters, config))
         case DpSgd():
             return _arrays(_descended(model.private_gradient(rule), parameters, config))
         case Bilevel():
@@ -278,6 +287,18 @@ def _descended(gradients: Iterator[Gradient], parameters: Tensors, config: Confi
     for gradient in gradients:
         parameters = descent.step(parameters, gradient(parameters))
     return parameters
+
+
+def _adam(gradients: Iterator[Gradient], parameters: Tensors, config: Config) -> Tensors:
+    torch = import_torch()
+    rate = float(config.get("learning_rate", HYPERPARAMETERS["learning_rate"]))
+    moving = {name: tensor.clone() for name, tensor in parameters.items()}
+    optimizer = torch.optim.Adam(moving.values(), lr=rate)
+    for gradient in gradients:
+        for name, slope in gradient(moving).items():
+            moving[name].grad = slope
+        optimizer.step()
+    return moving
 
 
 def _bilevel(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tacit.cores import cores, spread
+from tacit.cores import cores, import_torch, spread
 from tacit.data.examples import Examples
 from tacit.halving import LOCAL_SEARCHES, successive_halving
 from tacit.modules import draw
@@ -203,6 +203,18 @@ class TorchTask:
         parts = np.array_split(np.arange(len(weights[0])), pieces)
         loss, accuracy = zip(*spread(work, parts, cores()), strict=True)
         return np.concatenate(loss), np.concatenate(accuracy)
+
+    def predictions(
+        self, weights: Weights, examples: Examples, config: Config | None = None
+    ) -> Indices:
+        """The likeliest class of every example by each model of a configuration's network."""
+        torch = import_torch()
+        module = self.architecture(config or {}).module
+        tensors = [torch.tensor(array) for array in weights]
+        with torch.no_grad():
+            logits = module.logits(tensors, torch.tensor(examples.features))
+        found: Indices = logits.argmax(2).numpy()
+        return found
 
     def report(self) -> dict[str, Any]:
         """How candidates were trained (most at once first), what the trials measured, and why not.

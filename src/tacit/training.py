@@ -40,6 +40,7 @@ def federated_average(
     rounds: int,
     epochs: int,
     trained: int | None = None,
+    rule: Rule | None = None,
 ) -> Weights:
     """Each round everybody trains from the common weights, and the server moves to the average.
 
@@ -51,7 +52,7 @@ def federated_average(
     server = _Server(configs, start[:trained])
     for number in range(rounds):
         sent = tuple(map(Array.of, weights))
-        answers = collect(LocalTraining(tuple(configs), sent, epochs, number))
+        answers = collect(LocalTraining(tuple(configs), sent, epochs, number, rule))
         average = mean_of(answers)
         weights = (*server.step(weights, average), *average[len(server.velocities) :])
     return weights

@@ -17,7 +17,6 @@ as published: what privacy costs is another question.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.bench.claims import claim
 from tacit.cores import cores
 from tacit.grids import grid
 from tacit.journal import Journal, machine
@@ -287,14 +287,14 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     skewed = [row for row in rows if row["skew"] != "iid"]
     others = STRATEGIES[:-1]
     found = [
-        _claim(
+        claim(
             f"iid: the mean suffices (less than {SUFFICES:g} of accuracy lost against GHO)",
             iid,
             lambda row: SUFFICES - (_accuracy(row, "gho") - _accuracy(row, "mean")),
             "accuracy to spare",
         ),
         *(
-            _claim(
+            claim(
                 f"skewed: DBSCAN is nearer to GHO than {other}",
                 skewed,
                 partial(_nearer, other=other),
@@ -303,7 +303,7 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for other in others
         ),
         *(
-            _claim(
+            claim(
                 f"skewed: DBSCAN's model beats that of {other}",
                 skewed,
                 partial(_gain, other=other),
@@ -312,7 +312,7 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for other in (*others, *SURFACES)
         ),
     ]
-    return [claim for claim in found if claim]
+    return [one for one in found if one]
 
 
 def _nearer(row: Mapping[str, Any], other: str) -> float:
@@ -325,36 +325,6 @@ def _gain(row: Mapping[str, Any], other: str) -> float:
 
 def _accuracy(row: Mapping[str, Any], name: str) -> float:
     return float(row["chosen"][name]["accuracy"])
-
-
-def _claim(
-    text: str,
-    rows: Sequence[Mapping[str, Any]],
-    effect: Callable[[Mapping[str, Any]], float],
-    unit: str,
-) -> dict[str, Any]:
-    """One number a seed, and Student's interval of their mean; nothing where nothing was run."""
-    from scipy.stats import t
-
-    if not rows:
-        return {}
-    seeds = sorted({row["seed"] for row in rows})
-    means = np.array([np.mean([effect(r) for r in rows if r["seed"] == seed]) for seed in seeds])
-    reach = math.inf
-    if len(means) > 1:
-        reach = float(t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means)))
-    low, high = float(means.mean()) - reach, float(means.mean()) + reach
-    verdict = "reproduced" if low > 0 else "not reproduced"
-    if high < 0:
-        verdict = "not reproduced: the opposite holds"
-    return {
-        "claim": text,
-        "effect": float(means.mean()),
-        "unit": unit,
-        "low": low if math.isfinite(low) else None,
-        "high": high if math.isfinite(high) else None,
-        "verdict": verdict,
-    }
 
 
 def _bounded(losses: Floats) -> Floats:

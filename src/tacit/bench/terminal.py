@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -151,6 +152,36 @@ def print_combine(result: dict[str, Any]) -> None:
     console.print(table)
     console.print(claims)
     console.print(f"Processor time: {result['core_seconds'] / 60:.1f} minutes.")
+
+
+def print_averaging(result: dict[str, Any], out: Path) -> None:
+    """Accuracy against epsilon."""
+    rows = result["rows"]
+    table = Table("Data", "Clients", "ε", "Accuracy", "Noise of the mean update")
+    seen = dict.fromkeys((row["data"], row["clients"], row["epsilon"]) for row in rows)
+    for data, clients, epsilon in seen:
+        own = [
+            r for r in rows if (r["data"], r["clients"], r["epsilon"]) == (data, clients, epsilon)
+        ]
+        accuracy = sum(row["accuracy"] for row in own) / len(own)
+        noise = f"{own[0]['update_noise']:.2g} x clip"
+        table.add_row(data, str(clients), f"{epsilon:g}", f"{accuracy:.3f}", noise)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"Figures: {out / 'averaging.html'}", soft_wrap=True)
+
+
+def print_claims(result: dict[str, Any], out: Path) -> None:
+    """What became of a paper's claims."""
+    table = Table("Claim", "Effect", "95 % interval", "Verdict")
+    for one in result["claims"]:
+        low, high = one["low"], one["high"]
+        interval = "" if low is None else f"{low:+.3f} to {high:+.3f}"
+        table.add_row(one["claim"], f"{one['effect']:+.3f}", interval, one["verdict"])
+    console = Console(highlight=False)
+    console.print(table)
+    name = f"{result['bench']}.html"
+    console.print(f"Figures: {out / name}", soft_wrap=True)
 
 
 def print_encrypted(result: dict[str, Any]) -> None:

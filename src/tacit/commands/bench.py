@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from tacit.bench import combine, combine_figures, dp_hype, encrypted, scaling, speed
+from tacit.bench import (
+    adaptive,
+    averaging,
+    combine,
+    combine_figures,
+    dp_hype,
+    encrypted,
+    feathers,
+    scaling,
+    speed,
+    training_figures,
+)
 from tacit.bench import flower as flower_bench
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
@@ -17,6 +28,8 @@ from tacit.bench.dp_hype_figures import figure as dp_hype_figure
 from tacit.bench.terminal import (
     dp_hype_table,
     flower_table,
+    print_averaging,
+    print_claims,
     print_combine,
     print_encrypted,
     print_secure_sum,
@@ -24,6 +37,7 @@ from tacit.bench.terminal import (
     scaling_table,
     votes_table,
 )
+from tacit.bench.training_figures import page
 from tacit.commands.options import (
     Alpha,
     AsJson,
@@ -302,6 +316,96 @@ def bench_encrypted(
         print_json(result)
         return
     print_encrypted(result)
+
+
+@app.command("averaging")
+def bench_averaging(
+    seeds: Seeds = averaging.SEEDS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="100 clients on digits, two epsilons, three rounds.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-averaging"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Private federated averaging: accuracy against epsilon, 100 and 1000 simulated clients.
+
+    Continues after a kill. Writes averaging.json and averaging.html to the folder.
+    """
+    setup = averaging.QUICK if quick else averaging.Setup()
+    with counting_bar("trainings") as progress:
+        result = averaging.run(setup, 1 if quick else seeds, data_dir, out, progress)
+    _written(result, out, page("Private averaging", training_figures.averaging(result)))
+    print_json(result) if as_json else print_averaging(result, out)
+
+
+@app.command("adaptive")
+def bench_adaptive(
+    seeds: Seeds = adaptive.SEEDS,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="The paper's network and rounds: days; not run here."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few hundred images, three rounds, two rates.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-adaptive"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Adaptive learning rates against constant ones and Adam, on CIFAR-10 with class pairs.
+
+    Continues after a kill. Writes adaptive.json and adaptive.html to the folder.
+    """
+    _one_of(quick=quick, full=full)
+    setup = adaptive.QUICK if quick else adaptive.FULL if full else adaptive.Setup()
+    with counting_bar("trainings") as progress:
+        result = adaptive.run(setup, 1 if quick else seeds, data_dir, out, progress)
+    _written(result, out, page("Adaptive learning rates", training_figures.adaptive(result)))
+    print_json(result) if as_json else print_claims(result, out)
+
+
+@app.command("feathers")
+def bench_feathers(
+    seeds: Seeds = feathers.SEEDS,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="All images, the paper's cells and rounds: not run here."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A hundred images, one cell, one round of everything.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-feathers"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """FEATHERS against federated DARTS, FedEx and FedAvg; and F1 against epsilon on fraud data.
+
+    Continues after a kill. Writes feathers.json and feathers.html to the folder.
+    """
+    _one_of(quick=quick, full=full)
+    setup = feathers.QUICK if quick else feathers.FULL if full else feathers.Setup()
+    with counting_bar("runs") as progress:
+        result = feathers.run(setup, 1 if quick else seeds, data_dir, out, progress)
+    _written(result, out, page("FEATHERS", training_figures.feathers(result)))
+    print_json(result) if as_json else print_claims(result, out)
+
+
+def _one_of(**flags: bool) -> None:
+    if sum(flags.values()) > 1:
+        raise ValueError(f"found {' and '.join(f'--{name}' for name in flags)}; allowed is one")
+
+
+def _written(result: dict[str, Any], out: Path, html: str) -> None:
+    name = result["bench"]
+    write_whole(out / f"{name}.json", json_text(result) + "\n")
+    write_whole(out / f"{name}.html", html)
 
 
 @app.command("flower")

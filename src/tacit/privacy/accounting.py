@@ -207,6 +207,21 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
     return math.exp(root)
 
 
+def ideal_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
+    """The least variance for any epsilon by Rényi divergences, were noise sampled without error.
+
+    For comparisons beyond what a :class:`Budget` admits; nothing is certified there.
+    """
+    from scipy.optimize import brentq
+
+    def excess(log_variance: float) -> float:
+        found = _rdp_epsilon(releases(event_of(math.exp(log_variance))), delta)
+        return math.log(found / epsilon)
+
+    root = float(brentq(excess, -20.0, 40.0, xtol=1e-6))
+    return math.exp(root + 2e-6)
+
+
 def _with_sampling_error(
     ideal: Callable[[float], float], delta: float, sampling_error: float
 ) -> float:
