@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,22 @@ from tacit.privacy.bounds import BordaVotes, Bound, Box, Marks, NormBall, OnePoi
 from tacit.privacy.events import compose
 from tacit.privacy.ledger import BudgetExceeded
 from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism
+from tacit.rules import Bilevel
 from tacit.secure.encrypted import EncryptedParticipant
 from tacit.secure.masks import MaskedParticipant
 from tacit.secure.plain import PlainParticipant
 from tacit.secure.protocol import Participant, Round, SecureSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
 from tacit.space import Float, Space
+from tacit.supernet import discretised, table_cells
 from tacit.torch_task import TorchClient, TorchTask
+from tacit.tuners.adaptive import AdaptiveRate
+from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.combine import STRATEGIES, SUMMABLE, Combine
+from tacit.tuners.fedex import FedEx
 from tacit.tuners.flora import SURFACES, Flora
+from tacit.tuners.nas import Feathers
 from tacit.tuners.tuner import Outcome, Tuner
 from tacit.tuners.voting import Vote
 from tacit.tuning import noise_for
@@ -38,13 +45,29 @@ from tests.federations import Unreachable, federation
 CLIENTS = 8
 SPACE = Space({"learning_rate": Float(1e-3, 1.0, log=True), "momentum": Float(0.0, 0.9)})
 TASK = TorchTask(lambda: dense((2,), 2, hidden=(4,)), classes=2, epochs=2, batch=8)
+CELLS = TorchTask(partial(table_cells, (2,), 2, width=4, cells=1, nodes=1), classes=2, batch=8)
 
+STAGE = Stage(phases=1, drawn=2, most_rounds=2, train_rounds=2)
 PRIVATE: list[Tuner] = [
     Vote(votes=2, candidates=12),
     Vote(votes=3, candidates=10, sampling="grid"),
     *(Combine(strategy, "dp", candidates=12, points=3) for strategy in SUMMABLE),
     *(Flora(surface, "dp", candidates=12) for surface in ("sgm", "sgm+u", "aplm")),
     Flora("aplm", "dp", candidates=6, sampling="tpe"),
+    Bandit(TASK.initial, STAGE, candidates=6),
+    FedEx(TASK.initial, rounds=3, candidates=5),
+    AdaptiveRate(TASK.initial, rounds=3),
+    Feathers(
+        lambda config: CELLS.initial(1, config),
+        lambda weights: discretised(CELLS.architecture({}).module.names(), weights),
+        replace(STAGE, rule=Bilevel()),
+        STAGE,
+        candidates=4,
+    ),
+]
+RECORD_LEVEL: list[Tuner] = [
+    Bandit(TASK.initial, STAGE, candidates=6, mode="record"),
+    AdaptiveRate(TASK.initial, rounds=3, mode="record"),
 ]
 ENCRYPTED: list[Tuner] = [
     *(Combine(strategy, "encrypted", candidates=12, points=1) for strategy in SUMMABLE),
@@ -52,12 +75,17 @@ ENCRYPTED: list[Tuner] = [
 ]
 IN_CLEAR: list[Tuner] = [
     Opt(TASK.initial, rounds=2, epochs=1, candidates=6),
+    Bandit(TASK.initial, STAGE, candidates=6, mode="clear"),
+    Bandit(TASK.initial, STAGE, candidates=6, mode="rewards-only"),
+    Bandit(TASK.initial, STAGE, candidates=6, mode="published"),
+    FedEx(TASK.initial, rounds=3, candidates=5, mode="clear"),
+    AdaptiveRate(TASK.initial, rounds=3, mode="clear"),
     *(Combine(strategy, "clear", candidates=12) for strategy in STRATEGIES),
     *(Flora(surface, "clear", candidates=12) for surface in SURFACES),
     Combine("dbscan", "clear", candidates=6, sampling="tpe"),
 ]
 ASKING_NOBODY: list[Tuner] = [RandomGuess(candidates=12)]
-TUNERS = [*PRIVATE, *ENCRYPTED, *IN_CLEAR, *ASKING_NOBODY]
+TUNERS = [*PRIVATE, *RECORD_LEVEL, *ENCRYPTED, *IN_CLEAR, *ASKING_NOBODY]
 BOUNDS: list[Bound] = [
     TopVotes(20, 3),
     TopVotes(5, 4),
@@ -79,6 +107,11 @@ def learner(number: int) -> TorchClient:
     return TASK.client(examples.take(np.arange(16)), examples.take(np.arange(16, 24)), seed=number)
 
 
+def searcher(number: int) -> TorchClient:
+    known = learner(number)
+    return CELLS.client(known.train_examples, known.validation, seed=number)
+
+
 def budget_of(tuner: Tuner) -> Budget:
     epsilon = 16.0 if tuner in ENCRYPTED else math.inf if tuner in IN_CLEAR else 1.0
     return Budget(epsilon, 1e-5)
@@ -88,12 +121,14 @@ def prepared(tuner: Tuner, secure: str = "masks") -> Federation:
     """Encrypted sums have few clients and little noise, so that they take seconds."""
     encrypted = tuner in ENCRYPTED
     budget = budget_of(tuner)
+    make = searcher if isinstance(tuner, Feathers) else learner
     return federation(
-        [learner(number) for number in range(3 if encrypted else CLIENTS)],
+        [make(number) for number in range(3 if encrypted else CLIENTS)],
         noise_for(tuner, SPACE, budget),
         budget=budget,
         dropout=0.0 if encrypted else 0.1,
         secure="encrypted" if encrypted else secure,
+        record_level=tuner in RECORD_LEVEL,
     )
 
 
@@ -110,7 +145,8 @@ def tuned(tuner: Tuner) -> tuple[Federation, Outcome]:
 
 def named(tuner: Any) -> str:
     kind = getattr(tuner, "strategy", getattr(tuner, "surface", ""))
-    words = (tuner.name, kind, getattr(tuner, "mode", ""), tuner.sampling, str(tuner.candidates))
+    searched = (getattr(tuner, "sampling", ""), str(getattr(tuner, "candidates", "")))
+    words = (tuner.name, kind, getattr(tuner, "mode", ""), *searched)
     return "-".join(word for word in words if word)
 
 
@@ -143,7 +179,7 @@ class TestEveryTuner:
         assert again.candidates == tuned(tuner)[1].candidates
 
 
-@pytest.mark.parametrize("tuner", [*PRIVATE, *ENCRYPTED, *IN_CLEAR], ids=named)
+@pytest.mark.parametrize("tuner", [*PRIVATE, *RECORD_LEVEL, *ENCRYPTED, *IN_CLEAR], ids=named)
 def test_every_tuner_that_asks_is_refused_before_it_does(tuner: Tuner) -> None:
     built = prepared(tuner)
     built.ledger.amend(Budget(0.001, 1e-5), "too little for anything")

@@ -12,18 +12,26 @@ from tacit.sklearn_task import SklearnTask
 from tacit.space import Choice, Float, Int, Space
 from tacit.tables import ScoreTable
 from tacit.torch_task import TorchTask
+from tacit.tuners.adaptive import AdaptiveRate
+from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.combine import Combine
+from tacit.tuners.fedex import FedEx
 from tacit.tuners.flora import Flora
+from tacit.tuners.nas import Feathers
 from tacit.tuners.voting import Vote
 from tacit.tuning import tune
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveRate",
+    "Bandit",
     "Budget",
     "Choice",
     "Combine",
+    "Feathers",
+    "FedEx",
     "Float",
     "Flora",
     "Int",
@@ -34,6 +42,7 @@ __all__ = [
     "ScoreTable",
     "SklearnTask",
     "Space",
+    "Stage",
     "TorchTask",
     "Vote",
     "tune",

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, Protocol
 
 import typer
 from rich.console import Console
@@ -22,7 +21,7 @@ from tacit.commands import bench, data, ledger, roster, tables
 from tacit.commands.options import AsJson, Colluding, DataDir, Delta, Dropout, Epsilon, whole
 from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
 from tacit.files import json_text
-from tacit.plan import Plan, load_plan
+from tacit.plan import Plan, load_plan, plan_in
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.privacy.mechanisms import Participation
@@ -101,6 +100,10 @@ def tune(
         Path | None,
         typer.Option(help="Folder for the results; default: a new one in tacit-runs."),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Go on with the run in this folder, as planned."),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -112,18 +115,23 @@ def tune(
 ) -> None:
     """Let a federation choose its hyperparameters privately, then train with the choice.
 
-    Writes plan.toml, ledger.json, result.json, model.npz and report.html to the folder. Exit code
-    3: too many clients dropped out, and nothing was released.
+    Writes plan.toml, ledger.json, result.json, model.npz and report.html to the folder. A run that
+    was killed goes on after the last sum it opened with --resume. Exit code 3: too many clients
+    dropped out, and nothing was released.
 
     Example: tacit tune --set privacy.epsilon=0.5 --set federation.clients=100
     """
     chosen = [*(changes or []), *([] if seed is None else [f"search.seed={seed}"])]
     if data_dir is not None:
         chosen.append(f"task.data_dir={json_text(str(data_dir))}")
-    planned = load_plan(plan_file, chosen)
-    folder = (
-        out or Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
-    )
+    if resume is not None and (plan_file or chosen or out):
+        raise ValueError(
+            "found --resume with a plan, --set, --seed, --data-dir or --out; allowed is --resume "
+            "alone: a run goes on as it was planned"
+        )
+    planned = load_plan(plan_file, chosen) if resume is None else plan_in(resume)
+    fresh = Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
+    folder = resume or out or fresh
     if not as_json:
         print_outlook(planned)
         if planned.training.private:
@@ -132,7 +140,13 @@ def tune(
             print_training_outlook(planned, shared_budget(planned))
     with progress_bars() as progress:
         engine = _engine(planned.federation.engine)
-        result = engine(planned, folder, stage_bars(progress), round_rows(progress))
+        result = engine(
+            planned,
+            folder,
+            stage_bars(progress),
+            round_rows(progress),
+            resume=resume is not None,
+        )
     if as_json:
         print_json(result.to_json())
     else:
@@ -162,7 +176,15 @@ def new(
     )
 
 
-def _engine(name: str) -> Callable[[Plan, Path, Progress, Watch], Result]:
+class _Engine(Protocol):
+    """What carries out a plan."""
+
+    def __call__(
+        self, plan: Plan, out: Path, progress: Progress, watch: Watch, *, resume: bool
+    ) -> Result: ...
+
+
+def _engine(name: str) -> _Engine:
     """What carries out a plan; each is imported only when it is asked for."""
     if name == "flower-simulation":
         from tacit.flower import simulation

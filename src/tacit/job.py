@@ -20,8 +20,8 @@ from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.federation import Federation, Progress, Watch, local_federation
 from tacit.files import write_whole
-from tacit.journal import resident_megabytes
-from tacit.plan import TRAINING_METHODS, Plan, combining
+from tacit.journal import Journal, resident_megabytes
+from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -48,22 +48,23 @@ from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
 from tacit.tuning import Together, conclude, noise_for, run_name
 
-_FILES = ("plan.toml", "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
+RUN = "run"
+_FILES = (PLAN, "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
 
 
-def run(plan: Plan, out: Path, progress: Progress, watch: Watch) -> Result:
-    """Carry out a plan in this process, and fill the folder ``out``."""
-    check_folder(out)
+def run(plan: Plan, out: Path, progress: Progress, watch: Watch, *, resume: bool = False) -> Result:
+    """Carry out a plan in this process, and fill the folder ``out``, or go on with it."""
+    check_folder(out, resume=resume)
     return carry_out(plan, out, lambda parts: _local(parts, progress), watch)
 
 
-def check_folder(out: Path) -> None:
-    """Refuse a folder that holds a run already."""
+def check_folder(out: Path, *, resume: bool = False) -> None:
+    """Refuse a folder that holds a run already, unless it is to go on."""
     taken = [name for name in _FILES if (out / name).exists()]
-    if taken:
+    if taken and not resume:
         raise ValueError(
             f"{out} holds a run already ({taken[0]}); allowed is a new or empty folder, since what "
-            "was spent is never overwritten"
+            f"was spent is never overwritten, or to go on with that run: tacit tune --resume {out}"
         )
 
 
@@ -104,7 +105,15 @@ class Parts:
         """A named federation's lifetime ledger; simulated clients of no name end with their run."""
         if self.plan.federation.name:
             return Ledger.of(self.plan.federation.name, self.budget)
-        return Ledger.create(self.out / "ledger.sqlite", "this-run", self.budget)
+        path = self.out / "ledger.sqlite"
+        return Ledger(path) if path.exists() else Ledger.create(path, "this-run", self.budget)
+
+    def journal(self) -> Journal:
+        """What the run opened so far: a run that goes on has its name from there."""
+        found = Journal(self.out, {"journal": "run"})
+        if RUN not in found.pieces:
+            found.add(RUN, self.run)
+        return found
 
 
 def carry_out(
@@ -114,7 +123,7 @@ def carry_out(
     parts = Parts.of(plan, out)
     budget, method, task = parts.budget, parts.method, parts.task
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "plan.toml", plan.to_toml())
+    write_whole(out / PLAN, plan.to_toml())
     federation = federate(parts)
     federation.watch = watch
     if parts.training:
@@ -140,12 +149,13 @@ def carry_out(
 
 
 def _local(parts: Parts, progress: Progress) -> Federation:
-    terms = parts.plan.federation
+    terms, journal = parts.plan.federation, parts.journal()
     return local_federation(
         parts.clients,
         parts.participation,
         parts.ledger(),
-        run=parts.run,
+        run=journal.pieces[RUN],
+        journal=journal,
         variance=parts.variance,
         secure=terms.secure,
         roster=terms.roster,

@@ -1,4 +1,4 @@
-"""The plan of a run: a TOML file with five sections, every key checked and explained.
+"""The plan of a run: a TOML file with seven sections, every key checked and explained.
 
 An error names the key, the value found and what is allowed. What a plan leaves out takes the
 default, and the plan as run is written next to the results, complete.
@@ -27,6 +27,8 @@ from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.modes import MODES
 from tacit.tuners.tuner import Tuner
 
+PLAN = "plan.toml"
+"""The plan as run, in the folder of a run."""
 TRAINING_METHODS = ("bandit", "feathers", "feathers-published", "darts", "fedex", "adaptive")
 """Methods that train a model while they tune."""
 METHODS = ("vote", "combine", "flora", "random-guess", "opt", *TRAINING_METHODS)
@@ -257,6 +259,16 @@ def load_plan(path: Path | None, changes: Sequence[str]) -> Plan:
             raise ValueError(f"--set {change!r}; allowed is section.key=value")
         table = with_value(table, names, _value(text.strip()))
     return read_plan(table)
+
+
+def plan_in(folder: Path) -> Plan:
+    """The plan of the run in a folder."""
+    if not (folder / PLAN).exists():
+        raise ValueError(
+            f"{folder} holds no run ({PLAN} is missing); allowed is the folder of a run that was "
+            "begun with `tacit tune`"
+        )
+    return load_plan(folder / PLAN, ())
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def render(result: Data, plan: str, ledger: Data) -> str:
 {_headline(result)}
 <h2>Tally</h2>
 {_tally(result)}
+{_rounds(result)}
 <h2>Privacy</h2>
 {_privacy(result, ledger)}
 <h2>Ledger</h2>
@@ -139,10 +140,36 @@ def _headline(result: Data) -> str:
     return f'<div class="tiles">{shown}</div>{table}{note}'
 
 
+def _rounds(result: Data) -> str:
+    """What a method that trains did in every round, and what it had cost by then."""
+    if not result["rounds"]:
+        return ""
+    names = list(dict.fromkeys(name for note in result["rounds"] for name in note["config"]))
+    rows = [
+        (
+            str(note["number"]),
+            _text(note["what"]),
+            *(_value(note["config"][n]) if n in note["config"] else _NONE for n in names),
+            _NONE if note["reward"] is None else _value(note["reward"]),
+            _up(note["epsilon"]),
+        )
+        for note in result["rounds"]
+    ]
+    head = ("round", "kind", *map(_text, names), "mean reward", "ε so far")
+    found = result["architecture"]
+    network = f"<p>Architecture found: <code>{_text(found)}</code></p>" if found else ""
+    return (
+        f"<h2>Rounds</h2>{network}<details open><summary>All {len(rows)} rounds</summary>"
+        f'<div class="wide">{_table(head, rows)}</div></details>'
+    )
+
+
 def _tally(result: Data) -> str:
     chosen, privacy = result["config"], result["privacy"]
     if result["tally"] is None:
         reason = "opened sums, but no count for each candidate"
+        if privacy["unit"] == "record":
+            reason = "protects single records, in what every client sends"
         if _infinite(privacy):
             if privacy["server"] != ENCRYPTED_SERVER:
                 reason = "had clients answer in clear, instead of opening a sum"

@@ -30,10 +30,11 @@ from tacit.membership import Member
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget
 from tacit.privacy.ledger import Ledger, LedgerError
 from tacit.privacy.skellam import FloatArray
+from tacit.rules import Rule
 from tacit.secure.protocol import Refused
 from tacit.sgd import Weights
 from tacit.space import Config
-from tacit.task import Client, HoldsExamples, as_client, learner, scores
+from tacit.task import Client, HoldsExamples, as_client, learner, losses, scores, trained
 
 MEMBER = "tacit"
 """The key of ``--node-config`` that names a member's folder."""
@@ -183,3 +184,16 @@ class _Lazy:
 
     def validate_many(self, weights: Weights) -> FloatArray:
         return learner(self.made).validate_many(weights)
+
+    def train_by(
+        self,
+        rule: Rule,
+        configs: Sequence[Config],
+        weights: Weights,
+        epochs: int,
+        round_number: int,
+    ) -> Weights:
+        return trained(self.made, rule, configs, weights, epochs, round_number)
+
+    def losses_many(self, configs: Sequence[Config], weights: Weights) -> FloatArray:
+        return losses(self.made, configs, weights)

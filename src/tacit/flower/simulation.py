@@ -35,7 +35,7 @@ from tacit.flower.server import (
     over_grid,
     wait_for_nodes,
 )
-from tacit.job import Parts, carry_out, check_folder
+from tacit.job import RUN, Parts, carry_out, check_folder
 from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
 from tacit.plan import Plan, load_plan
 from tacit.privacy.accounting import Budget
@@ -48,9 +48,11 @@ _PROGRESS = re.compile(r"tacit: (\w+): (\d+) of (\d+) nodes answered")
 _ROUND = re.compile(r"tacit: round (\{.*\})")
 
 
-def run(plan: Plan, out: Path, progress: StageProgress, watch: Watch) -> Result:
-    """Carry out a plan on Flower's simulation, and fill the folder ``out``."""
-    check_folder(out)
+def run(
+    plan: Plan, out: Path, progress: StageProgress, watch: Watch, *, resume: bool = False
+) -> Result:
+    """Carry out a plan on Flower's simulation, and fill the folder ``out``; or go on."""
+    check_folder(out, resume=resume)
     check_engine(plan)
     parts = Parts.of(plan, out)  # refuses what cannot be run before any process is started
     flower = (out / "flower").resolve()
@@ -61,7 +63,8 @@ def run(plan: Plan, out: Path, progress: StageProgress, watch: Watch) -> Result:
         folder=str(out.resolve()),
     )
     write_whole(flower / "plan.toml", plan.to_toml())
-    if plan.federation.roster:
+    (flower / "failed.txt").unlink(missing_ok=True)
+    if plan.federation.roster and not (out / "members").exists():
         name = plan.federation.name or "this-run"
         make_members(
             out / "members",
@@ -170,13 +173,15 @@ def _federation(grid: Grid, parts: Parts) -> Federation:
     member = member_of(parts.out, 0)
     roster = member.membership.roster if member and member.membership else None
     nodes = wait_for_nodes(grid, participation.clients, terms.wait)
+    journal = parts.journal()
     return over_grid(
         grid,
         nodes,
         participation,
         roster,
         parts.ledger(),
-        parts.run,
+        journal.pieces[RUN],
+        journal=journal,
         secure=terms.secure,
         timeout=terms.timeout,
         deadline=terms.deadline,
