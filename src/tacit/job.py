@@ -101,6 +101,16 @@ class Parts:
         """Who takes part, and how many of them may fail or betray."""
         return participation_of(self.plan)
 
+    @property
+    def trains_in_clear(self) -> bool:
+        """Whether clients agree to train with the choice, at no charge."""
+        return self.plan.search.method not in TRAINING_METHODS and not self.training
+
+    @property
+    def record_level(self) -> bool:
+        """Whether the guarantee is about single records."""
+        return self.plan.search.mode == "record"
+
     def ledger(self) -> Ledger:
         """A named federation's lifetime ledger; simulated clients of no name end with their run."""
         if self.plan.federation.name:
@@ -160,8 +170,8 @@ def _local(parts: Parts, progress: Progress) -> Federation:
         secure=terms.secure,
         roster=terms.roster,
         deadline=terms.deadline,
-        trains=parts.plan.search.method not in TRAINING_METHODS,
-        record_level=parts.plan.search.mode == "record",
+        trains=parts.trains_in_clear,
+        record_level=parts.record_level,
         progress=progress,
     )
 

@@ -34,6 +34,7 @@ from tacit.sgd import Weights
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
 from tacit.training import PrivateAveraging
+from tacit.tuners.bandit import RECORD
 from tacit.tuners.tuner import Outcome, ProtectsPart, Tuner
 from tacit.tuners.voting import Vote
 
@@ -93,6 +94,7 @@ def tune(
         run=run_name(chosen),
         variance=noise_for(chosen, wanted, allowed),
         secure=secure,
+        record_level=getattr(chosen, "mode", "") == RECORD,
         progress=progress,
     )
     outcome = chosen.tune(built, wanted, np.random.default_rng(seed))

@@ -148,9 +148,10 @@ def simulated_endpoint(context: Context, given: int) -> tuple[Endpoint, Member |
     folder = _folder(context)
     number = int(str(context.node_config["partition-id"]))
     member = member_of(folder, number)
-    client = _parts(folder).clients[number]
-    endpoint = endpoint_of(member, client, number if member else given, trains=True)
-    return replace(endpoint, punctual=False), member
+    parts = _parts(folder)
+    client, trains = parts.clients[number], parts.trains_in_clear
+    endpoint = endpoint_of(member, client, number if member else given, trains=trains)
+    return replace(endpoint, punctual=False, record_level=parts.record_level), member
 
 
 server_app = ServerApp()
@@ -186,5 +187,6 @@ def _federation(grid: Grid, parts: Parts) -> Federation:
         timeout=terms.timeout,
         deadline=terms.deadline,
         variance=parts.variance,
+        record_level=parts.record_level,
         setting=SIMULATED_ON_FLOWER,
     )

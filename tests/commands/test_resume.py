@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.command_line import document, tacit
+
+SMALL = (
+    *("--set", "federation.clients=12", "--set", "search.candidates=6", "--set", "search.votes=2"),
+    *(
+        "--set",
+        "task.score_epochs=1",
+        "--set",
+        "task.train_rounds=6",
+        "--set",
+        "task.train_epochs=1",
+    ),
+    *("--set", "training.private=true", "--set", "privacy.epsilon=8", "--set", "task.hidden=[]"),
+)
+
+
+def opened(folder: Path) -> int:
+    """How many sums a run has written to its journal."""
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("journal-*.jsonl")) - 1
+
+
+def test_a_killed_run_goes_on_and_pays_for_no_round_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code = "from tacit.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, "tune", *SMALL, "--out", str(folder)])
+    limit = time.monotonic() + 120
+    while opened(folder) < 3 and process.poll() is None and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    known = opened(folder)
+    found = document(tacit("tune", "--resume", folder, "--json"))
+    assert found["accuracy"] is not None
+    assert [note["number"] for note in found["rounds"]] == list(range(1, 7))
+    lines = json.loads((folder / "ledger.json").read_text())["lines"]
+    labels = [line["label"] for line in lines]
+    assert known >= 3
+    assert len(labels) <= 7 + 1  # at most the round that was cut off is paid for again
+    assert set(labels) == {"vote", *(f"training round {n}" for n in range(1, 7))}
+    again = document(tacit("tune", "--resume", folder, "--json"))
+    assert again["privacy"]["epsilon"] == found["privacy"]["epsilon"]
+    assert again["config"] == found["config"]
+
+
+def test_resuming_needs_a_run_and_nothing_else(tmp_path: Path) -> None:
+    missing = tacit("tune", "--resume", tmp_path)
+    assert missing.returncode == 2
+    assert "holds no run (plan.toml is missing)" in missing.stderr
+    both = tacit("tune", "--resume", tmp_path, "--seed", "3")
+    assert both.returncode == 2
+    assert "allowed is --resume alone" in both.stderr
