@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.arrays import Array
-from tacit.federation import Federation
+from tacit.federation import EVALUATE, Federation
+from tacit.journal import Journal
 from tacit.privacy.accounting import RDP_ORDERS, Budget, spent
-from tacit.privacy.ledger import BudgetExceeded
+from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism
 from tacit.sgd import Weights
 from tacit.space import Config, Float, Space
@@ -216,6 +218,42 @@ def test_what_is_not_affordable_is_refused_before_anybody_is_asked() -> None:
     built.channel = Unreachable(5)
     with pytest.raises(BudgetExceeded):
         PrivateAveraging(rounds=3, epochs=1).train(built, {"rate": 1.0}, START, 8)
+
+
+def test_a_run_cut_off_within_a_round_goes_on_and_ends_one_round_earlier(tmp_path: Path) -> None:
+    budget, training = Budget(4.0, 1e-5), PrivateAveraging(rounds=5, epochs=1)
+    both = Together.planned(
+        RandomGuess(candidates=4), SPACE, training, START, budget, Participation(5, 0.0)
+    )
+    ledger = Ledger.in_memory("test", budget)
+
+    def going(cut_at: int) -> Federation:
+        built = federated([Pulls(0.1)] * 5, both.variance, budget)
+        built.ledger, built.journal = ledger, Journal(tmp_path, {})
+        channel, asked = built.channel, 0
+
+        class Cut:
+            clients = channel.clients
+
+            def ask(self, stage: str, requests: Any) -> Any:
+                nonlocal asked
+                asked += stage == EVALUATE
+                if asked == cut_at:
+                    raise KeyboardInterrupt
+                return channel.ask(stage, requests)
+
+        built.channel = Cut()
+        return built
+
+    with pytest.raises(KeyboardInterrupt):
+        both.train(going(cut_at=3), {"rate": 1.0})
+    assert len(ledger) == 3
+    again = going(cut_at=0)
+    both.train(again, {"rate": 1.0})
+    assert [charge.label[-1] for charge in ledger.charges()] == ["1", "2", "3", "3", "4"]
+    assert len(again.rounds) == 4
+    assert again.shortened
+    assert ledger.total().epsilon <= 4.0
 
 
 def test_without_noise_private_averaging_is_the_clipped_mean() -> None:

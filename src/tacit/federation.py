@@ -11,7 +11,8 @@ import math
 import time
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from secrets import token_bytes
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from tacit.journal import Journal
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
 from tacit.privacy.events import Composed, Event, Unprotected, compose
-from tacit.privacy.ledger import Charge, Ledger
+from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
 from tacit.query import InClear, LocalTraining, Sums
@@ -190,6 +191,8 @@ class Federation:
     rounds: list[RoundNote] = field(default_factory=list)
     """What methods that train told of their rounds."""
     watch: Watch = lambda _note: None
+    shortened: bool = False
+    """Whether the run had to end early, since it was cut off before and paid for rounds twice."""
 
     def sum(self, query: Sums, label: str) -> Sum:
         """Charge, ask, open.
@@ -206,10 +209,40 @@ class Federation:
         """How finely fractions are counted in sums: finer than the noise would be no use."""
         return STEPS if self.variance else EXACT_STEPS
 
-    def check(self, *bounds: Bound) -> None:
-        """Refuse questions of which not all can be afforded, before the first is asked."""
-        asked = [mechanism_of(bound, self.participation, self.variance) for bound in bounds]
-        self.ledger.check(Composed(tuple(one.event for one in asked)), "all questions of this run")
+    def check(self, event: Event) -> None:
+        """Refuse questions of which not all can be afforded, before the first is asked.
+
+        A run that goes on was looked at when it began.
+        """
+        if not self.ledger.knows(self.run):
+            self.ledger.check(event, "all questions of this run")
+
+    def event_of(self, *bounds: Bound) -> Event:
+        """What sums with these bounds cost together."""
+        asked = (mechanism_of(bound, self.participation, self.variance) for bound in bounds)
+        return Composed(tuple(mechanism.event for mechanism in asked))
+
+    @contextmanager
+    def while_affordable(self) -> Iterator[None]:
+        """Rounds until the budget is spent.
+
+        A run that was cut off within a round has paid for it; when it goes on, the round is paid
+        for again, and the last one is not held. What stops is public: the ledger alone decides.
+        """
+        try:
+            yield
+        except BudgetExceeded:
+            if not self._lost():
+                raise
+            self.shortened = True
+
+    def _lost(self) -> set[str]:
+        """Lines that were charged before a kill, and never opened."""
+        if not self.journal or not self.turnouts:
+            return set()
+        own = {charge.digest for charge in self.ledger.charges() if charge.run == self.run}
+        opened = (self.journal.pieces.get(place) for place in range(len(self.turnouts)))
+        return own - {noted["line"] for noted in opened if noted}
 
     def reached(self, query: Sums, at_least: int, label: str) -> BoolArray:
         """Which entries of the sum reach a threshold, which is raised by what noise alone reaches.

@@ -137,7 +137,7 @@ def carry_out(
     federation = federate(parts)
     federation.watch = watch
     if parts.training:
-        federation.ledger.check(parts.training.event(plan.space), "choice and training together")
+        federation.check(parts.training.event(plan.space))
         federation.covers = COVERS_TRAINING
     rng = np.random.default_rng(plan.search.seed)
     outcome = method.tune(federation, plan.space, rng)

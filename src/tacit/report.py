@@ -142,9 +142,10 @@ def _headline(result: Data) -> str:
 
 def _rounds(result: Data) -> str:
     """What a method that trains did in every round, and what it had cost by then."""
-    if not result["rounds"]:
+    notes = result.get("rounds")
+    if not notes:
         return ""
-    names = list(dict.fromkeys(name for note in result["rounds"] for name in note["config"]))
+    names = list(dict.fromkeys(name for note in notes for name in note["config"]))
     rows = [
         (
             str(note["number"]),
@@ -153,7 +154,7 @@ def _rounds(result: Data) -> str:
             _NONE if note["reward"] is None else _value(note["reward"]),
             _up(note["epsilon"]),
         )
-        for note in result["rounds"]
+        for note in notes
     ]
     head = ("round", "kind", *map(_text, names), "mean reward", "ε so far")
     found = result["architecture"]
@@ -273,7 +274,7 @@ def _privacy(result: Data, ledger: Data) -> str:
     else:
         statement = _statement(privacy)
         facts = {
-            "Who is protected": f"every {_text(privacy['unit'])}, with all its data",
+            "Who is protected": _protected(privacy),
             "Against whom": _text(privacy["server"]),
             **facts,
             **_conditions(privacy, clients),
@@ -291,13 +292,22 @@ def _privacy(result: Data, ledger: Data) -> str:
     return f"{statement}<dl>{terms}</dl>{_table(('exact figure', 'as recorded'), rows)}"
 
 
+def _protected(privacy: Data) -> str:
+    if privacy["unit"] == "record":
+        return "every single record; not what all the records of a client have in common"
+    return f"every {_text(privacy['unit'])}, with all its data"
+
+
 def _statement(privacy: Data) -> str:
     unit, relation = _text(privacy["unit"]), _text(privacy["relation"])
     epsilon, delta = _up(privacy["epsilon"]), _up(privacy["delta"])
+    changed = f"replacing all the data of any one {unit}"
+    if unit == "record":
+        changed = "adding or removing any one record"
     statement = (
         f"<blockquote>What this run released is (ε, δ)-differentially private at {unit} level "
         f"({relation}), with ε&nbsp;=&nbsp;{epsilon} and δ&nbsp;=&nbsp;{delta}: "
-        f"replacing all the data of any one {unit} changes the probability of any outcome by at "
+        f"{changed} changes the probability of any outcome by at "
         f"most a factor of exp(ε) = {_up(math.exp(privacy['epsilon']))}, plus δ.</blockquote>"
     )
     if privacy["server"] != OPEN_SERVER:
@@ -311,6 +321,9 @@ def _statement(privacy: Data) -> str:
 
 def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
     required, delivered = privacy["required_variance"], privacy["delivered_variance"]
+    by_clients = "Gaussian noise on sums of clipped gradients, which every client adds alone"
+    if required is None:
+        return {"Mechanism": by_clients}
     collusion = (
         f"holds while at most {_percent(privacy['colluding'])} of the clients tell their noise"
     )
@@ -322,9 +335,10 @@ def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
         "Drop-outs": f"holds while at most {_percent(privacy['dropout'])} of the clients drop out; "
         f"{clients['dropped']} of {clients['asked']} did",
         "Collusion": collusion,
-        "Mechanism": f"{_text(privacy['mechanism'])} noise, a share from every client; variance "
+        "Mechanism": f"skellam noise, a share from every client; variance "
         f"required {required:.4g} (σ = {math.sqrt(required):.3g}), delivered {delivered:.4g} "
-        f"(σ = {math.sqrt(delivered):.3g})",
+        f"(σ = {math.sqrt(delivered):.3g})"
+        + (f"; and {by_clients}" if privacy["unit"] == "record" else ""),
     }
 
 
@@ -339,6 +353,9 @@ def _seen(privacy: Data, ledger: Data) -> str:
         return "nothing from any client"
     if privacy["server"] == OPEN_SERVER:
         return "every client’s noisy answer, one by one"
+    if privacy["unit"] == "record":
+        alone = "every client’s weights, trained by DP-SGD"
+        return alone if privacy["required_variance"] is None else f"{alone}, and noisy sums"
     hidden = "encrypted" if privacy["server"] == ENCRYPTED_SERVER else "masked"
     return f"the noisy sums only; what single clients sent was {hidden}"
 

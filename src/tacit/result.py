@@ -157,8 +157,8 @@ class Result:
             accuracy=found["accuracy"],
             note=found["note"],
             evaluation=found["evaluation"],
-            architecture=found["architecture"],
-            rounds=tuple(found["rounds"]),
+            architecture=found.get("architecture", ""),
+            rounds=tuple(found.get("rounds", ())),
             ledger=ledger,
         )
 

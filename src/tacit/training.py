@@ -126,10 +126,11 @@ class PrivateAveraging:
     def train(self, federation: Federation, config: Config, start: Weights, unit: int) -> Weights:
         """The weights after all rounds; ``start`` has one model."""
         weights, server = start, _Server([config], start)
-        for number in range(self.rounds):
-            moved = self.moved(federation, config, weights, number, unit)
-            weights = tuple(server.step(weights, moved))
-            federation.tell("training", config)
+        with federation.while_affordable():
+            for number in range(self.rounds):
+                moved = self.moved(federation, config, weights, number, unit)
+                weights = tuple(server.step(weights, moved))
+                federation.tell("training", config)
         return weights
 
     def moved(

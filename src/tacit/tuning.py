@@ -12,13 +12,23 @@ import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation
 from tacit.privacy.accounting import Budget, Guarantee, calibrate, spent
-from tacit.privacy.events import Composed, Event, Unprotected, compose, releases
+from tacit.privacy.events import (
+    Composed,
+    Event,
+    SampledGaussian,
+    SkellamNormRelease,
+    SkellamRelease,
+    Unprotected,
+    compose,
+    releases,
+)
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import enough_noise
 from tacit.result import (
     COVERS_NO_OUTPUT,
     COVERS_NOTHING,
+    COVERS_TRAINING,
     CURIOUS_SERVER,
     ENCRYPTED_SERVER,
     GRAPH_SERVER,
@@ -38,6 +48,13 @@ from tacit.tuners.bandit import RECORD
 from tacit.tuners.tuner import Outcome, ProtectsPart, Tuner
 from tacit.tuners.voting import Vote
 
+SKELLAM = "skellam"
+MECHANISMS = {
+    SkellamRelease: SKELLAM,
+    SkellamNormRelease: SKELLAM,
+    SampledGaussian: "sampled gaussian",
+}
+SHORTENED = "it was cut off before, and ended early to pay for what had been asked then"
 LIKELY = 0.95
 """How often a good candidate should win a vote of unanimous clients before training is favoured."""
 LEAST_SHARE = 0.1
@@ -204,16 +221,18 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
     """The result of a run: what was chosen, and what the ledger says it cost."""
     charges = [charge for charge in federation.ledger.charges() if charge.run == federation.run]
     guarantee = spent(compose(charge.event for charge in charges), budget.delta)
-    noisy = federation.variance > 0
+    kinds = {type(one) for charge in charges for one in releases(charge.event)}
+    mechanisms = sorted({MECHANISMS[kind] for kind in kinds if kind in MECHANISMS})
+    noisy = SKELLAM in mechanisms
     share = federation.variance / federation.participation.guaranteed
     asked, answered = min(federation.turnouts, key=lambda turnout: turnout[1], default=(0, 0))
     privacy = Privacy(
         guarantee,
-        mechanism="skellam" if noisy else "none",
+        mechanism=" and ".join(mechanisms) or "none",
         participation=federation.participation,
         server=_server(federation),
         setting=federation.setting,
-        covers=_covers(guarantee, federation),
+        covers=_covers(guarantee, federation, trained=outcome.weights is not None),
         required_variance=federation.variance if noisy else None,
         delivered_variance=share * answered if noisy else None,
     )
@@ -222,7 +241,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         config=outcome.config,
         candidates=outcome.candidates,
         tally=None if outcome.tally is None else tuple(map(int, outcome.tally)),
-        note=outcome.note,
+        note="; ".join(filter(None, (outcome.note, SHORTENED if federation.shortened else ""))),
         architecture=outcome.architecture,
         rounds=tuple(asdict(note) for note in federation.rounds),
         weights=outcome.weights,
@@ -236,8 +255,8 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
     )
 
 
-def _covers(guarantee: Guarantee, federation: Federation) -> str:
-    covered = federation.covers
+def _covers(guarantee: Guarantee, federation: Federation, *, trained: bool) -> str:
+    covered = COVERS_TRAINING if trained else federation.covers
     if math.isinf(guarantee.epsilon):
         covered = COVERS_NO_OUTPUT if "sums" in guarantee.accounting else COVERS_NOTHING
     return f"{covered} {federation.follows}".rstrip()

@@ -69,9 +69,9 @@ def adaptive(result: Mapping[str, Any]) -> list[Figure]:
     rates = _panels("Accuracy against the (first) learning rate", titles)
     for column, share in enumerate(ends, start=1):
         for colour, method in enumerate(methods):
-            own = [row for row in rows if row["method"] == method and row["random"] == share]
-            values = sorted({row["rate"] for row in own})
-            _line(rates, own, "rate", "accuracy", values, method, colour, column)
+            at = [row for row in rows if row["method"] == method and row["random"] == share]
+            values = sorted({row["rate"] for row in at})
+            _line(rates, at, "rate", "accuracy", values, method, colour, column)
     rates.update_xaxes(type="log", title_text="first learning rate")
     rates.update_yaxes(title_text="test accuracy", rangemode="tozero", col=1)
     return [best, rates]

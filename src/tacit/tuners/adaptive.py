@@ -77,11 +77,13 @@ class AdaptiveRate:
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         del rng
         weights, first = self._start(space), self._config(space)
-        for number in range(1, self.rounds + 1):
-            weights = self._moved(federation, first, weights, number)
-            federation.tell("training", {**first, RATE: _rate(weights)})
-        config = space.decode(space.encode({**first, RATE: self._within(space, _rate(weights))}))
-        return Outcome(config, (config,), weights=weights[:-1])
+        federation.check(self.event(space, federation.variance))
+        with federation.while_affordable():
+            for number in range(1, self.rounds + 1):
+                weights = self._moved(federation, first, weights, number)
+                federation.tell("training", {**first, RATE: _rate(weights)})
+        ended = {**first, RATE: self._within(space, _rate(weights))}
+        return Outcome(ended, (first,), weights=weights[:-1])
 
     @property
     def _averaging(self) -> PrivateAveraging:

@@ -232,6 +232,7 @@ class Bandit:
         return calibrate(self.stage.reward_event, Budget(self.reward_epsilon, budget.delta))
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        federation.check(self.event(space, federation.variance))
         arms = space.candidates(self.candidates, self.sampling, rng)
         run = Run(federation, self.stage, self.mode, self.reward_share, self.reward_epsilon, rng)
         weights, config = run.through(arms, self.start(1))
@@ -266,16 +267,17 @@ class Run:
     def through(self, arms: Sequence[Config], weights: Weights) -> tuple[Weights, Config]:
         """All phases: the model, and the configuration that was best in the end."""
         stage, known = self.stage, Estimates(len(arms), self.stage.decay)
-        for _ in range(stage.phases):
-            for _ in range(min(known.rounds(stage.beta), stage.most_rounds)):
-                drawn = known.draw(stage.drawn, self.rng)
-                rewards = self._rewards([arms[arm] for arm in drawn], weights)
-                known.update(drawn, rewards)
-                self.federation.tell("rewards", arms[known.best], float(np.max(rewards)))
-            config = arms[known.best]
-            for _ in range(stage.train_rounds):
-                weights = self._trained({**config, **self.fixed}, weights)
-                self.federation.tell("training", config)
+        with self.federation.while_affordable():
+            for _ in range(stage.phases):
+                for _ in range(min(known.rounds(stage.beta), stage.most_rounds)):
+                    drawn = known.draw(stage.drawn, self.rng)
+                    rewards = self._rewards([arms[arm] for arm in drawn], weights)
+                    known.update(drawn, rewards)
+                    self.federation.tell("rewards", arms[known.best], float(np.max(rewards)))
+                config = arms[known.best]
+                for _ in range(stage.train_rounds):
+                    weights = self._trained({**config, **self.fixed}, weights)
+                    self.federation.tell("training", config)
         return weights, arms[known.best]
 
     def _rewards(self, configs: list[Config], weights: Weights) -> FloatArray:

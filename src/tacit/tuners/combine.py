@@ -150,7 +150,7 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
         space, note = search.where, ""
         least = self._least(space)
         counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
-        federation.check(counts.bound, sums.bound)
+        federation.check(federation.event_of(counts.bound, sums.bound))
         dense = federation.reached(counts, least, "cells")
         if not dense.any():
             dense, note = np.ones_like(dense), NO_DENSE_CELL

@@ -118,16 +118,16 @@ class FedEx:
         arms = space.candidates(self.candidates, self.sampling, rng)
         configs = tuple({**arm, **self.fixed} for arm in arms)
         known, weights = Exponentiated(len(arms), self.discount), self.start(1)
-        for number in range(1, self.rounds + 1):
-            if self.mode == "dp":
-                weights, beyond = self._private(federation, configs, known, weights, number)
-            else:
-                weights, beyond = self._clear(federation, configs, known, weights, number)
-            mean = known.baseline + float(beyond.sum())
-            if number > 1:  # the first round has no baseline to compare with
-                known.update(beyond)
-            known.remember(mean)
-            federation.tell("training", arms[known.best], -mean)
+        federation.check(self.event(space, federation.variance))
+        asked = self._private if self.mode == "dp" else self._clear
+        with federation.while_affordable():
+            for number in range(1, self.rounds + 1):
+                weights, beyond = asked(federation, configs, known, weights, number)
+                mean = known.baseline + float(beyond.sum())
+                if number > 1:  # the first round has no baseline to compare with
+                    known.update(beyond)
+                known.remember(mean)
+                federation.tell("training", arms[known.best], -mean)
         return Outcome(arms[known.best], arms, weights=weights)
 
     def _private(

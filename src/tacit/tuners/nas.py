@@ -99,6 +99,7 @@ class Feathers:
         )
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        federation.check(self.event(space, federation.variance))
         network = self.start({})
         search, evaluation = self._stages(network)
         terms = self.mode, self.reward_share, self.reward_epsilon, rng
