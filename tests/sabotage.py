@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit import endpoint
+from tacit import endpoint, query, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
 
@@ -160,6 +160,33 @@ def free_exact_sums() -> None:
     setattr(mechanisms.NoNoise, "event", nothing)  # noqa: B010
 
 
+def unclipped_update() -> None:
+    """Clients send their updates however long they are."""
+    setattr(updates, "clipped", lambda vector, clip: vector / clip)  # noqa: B010
+
+
+def careless_rounding() -> None:
+    """Updates are rounded once, whatever their length is then."""
+
+    def once(vector: npt.NDArray[np.float64], _norm: float) -> npt.NDArray[np.int64]:
+        return np.ceil(vector).astype(np.int64)
+
+    setattr(updates, "rounded", once)  # noqa: B010
+
+
+def unpaid_half_step() -> None:
+    """An adaptive step draws two private gradients and pays for one."""
+    real: property = vars(query.LocalTraining)["event"]
+
+    def halved(self: query.LocalTraining) -> Any:
+        event = real.__get__(self)
+        if isinstance(event, events.SampledGaussian):
+            return dataclasses.replace(event, steps=event.steps // 2)
+        return event
+
+    setattr(query.LocalTraining, "event", property(halved))  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
@@ -194,6 +221,15 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             free_exact_sums,
             "tuners/test_combine.py::test_encrypted_clusters_are_those_of_the_plain_computation",
+        ),
+        (unclipped_update, "test_updates.py::test_every_answer_is_admitted"),
+        (
+            careless_rounding,
+            "test_updates.py::test_rounded_vectors_stay_in_the_ball_and_next_to_the_truth",
+        ),
+        (
+            unpaid_half_step,
+            "tuners/test_adaptive.py::test_record_level_pays_for_both_half_steps",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (

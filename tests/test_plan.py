@@ -79,7 +79,10 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
             "task.data=cifar",
             "task.data is 'cifar'; allowed is 'digits' or 'mnist' or 'fashion-mnist'",
         ),
-        ("task.network=lenet", "task.network is 'lenet'; allowed is 'dense' or 'dp-hype-mnist'"),
+        (
+            "task.network=lenet",
+            "task.network is 'lenet'; allowed is 'dense' or 'cells' or 'dp-hype-mnist'",
+        ),
         ("search.local=half", "search.local is 'half'; allowed is 'full' or 'halving'"),
         ("federation.partition=x", "federation.partition is 'x'; allowed is 'iid' or 'dirichlet'"),
         ("federation.percent=101", "federation.percent is 101; allowed is a number from 0 to 100"),

@@ -221,7 +221,7 @@ def searched(rule: Bilevel, **config: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("rule", [Bilevel(), Bilevel(lookahead=False)])
+@pytest.mark.parametrize("rule", [Bilevel(), Bilevel(lookahead=False), Bilevel(adam=True)])
 def test_both_kinds_of_parameters_move_by_their_own_rate(rule: Bilevel) -> None:
     rates = {"learning_rate": 0.1, "architecture_learning_rate": 0.1}
     moved = searched(rule, **rates)

@@ -50,6 +50,8 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "seconds",
         "bytes",
         "evaluation",
+        "architecture",
+        "rounds",
     ]
     assert found["evaluation"] is None, "clients do not tell how they train"
     assert found["clients"] == {"planned": 10, "asked": 10, "answered": 10, "dropped": 0}

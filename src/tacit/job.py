@@ -303,7 +303,7 @@ def training_tuner(plan: Plan, network: TorchTask) -> Tuner:
     return Feathers(
         lambda config: network.initial(1, config),
         lambda weights: discretised(names, weights),
-        replace(stage, rule=Bilevel()),
+        replace(stage, rule=Bilevel(adam=search.method == "darts")),
         replace(stage, phases=rounds.evaluation_phases),
         search.candidates,
         search.sampling,

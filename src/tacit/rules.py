@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec import Struct
@@ -32,6 +32,7 @@ from tacit.space import Config
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 Tensors = dict[str, "Tensor"]
 Gradient = Callable[[Tensors], Tensors]
@@ -103,12 +104,15 @@ class Bilevel(Struct, frozen=True, forbid_unknown_fields=True, tag="bilevel"):
 
     The architecture's gradient is taken where one step of the weights would lead (``lookahead``),
     or at the weights themselves (DARTS of first order, a third cheaper). Gradients are clipped to
-    ``clip``. With ``private`` they are private at the level of records, without looking ahead: a
-    record is either in the training or in the validation data, and pays for the steps on those.
+    ``clip``. ``adam`` moves the architecture as Liu, Simonyan and Yang do (beginning anew in every
+    round), otherwise it is gradient descent, as in FEATHERS. With ``private`` gradients are private
+    at the level of records, without looking ahead: a record is either in the training or in the
+    validation data, and pays for the steps on those.
     """
 
     lookahead: bool = True
     clip: float = 5.0
+    adam: bool = False
     private: DpSgd | None = None
 
 
@@ -157,8 +161,7 @@ def train_by(
         case Bilevel():
             held_out = _Model(own, validation, batch)
             if rule.private is not None:
-                searched = _private_bilevel(rule.private, model, held_out, parameters, config)
-                return _arrays(searched)
+                return _arrays(_private_bilevel(rule, model, held_out, parameters, config))
             found = _bilevel(rule, model, held_out, parameters, config, epochs, seed)
             return _arrays(found)
 
@@ -312,7 +315,7 @@ def _bilevel(
 ) -> Tensors:
     architecture = [name for name in parameters if name.startswith(ARCHITECTURE)]
     weights = [name for name in parameters if name not in architecture]
-    rate, decay = _slow(config)
+    slow = _slow(rule, config)
     descent = _Descent.of(config)
     held_out = _forever(validation, seed)
     for rows in train.batches(epochs, seed):
@@ -324,36 +327,56 @@ def _bilevel(
                 **_moved({n: parameters[n] for n in weights}, slope, descent.rate),
             }
         pull = _clipped(validation.at(ahead, next(held_out), architecture), rule.clip)
-        for name, one in pull.items():
-            parameters[name] = parameters[name] - rate * (one + decay * parameters[name])
+        parameters = {**parameters, **slow.step({n: parameters[n] for n in architecture}, pull)}
         slope = _clipped(train.at(parameters, rows, weights), rule.clip)
         parameters = {**parameters, **descent.step({n: parameters[n] for n in weights}, slope)}
     return parameters
 
 
 def _private_bilevel(
-    rule: DpSgd, train: _Model, validation: _Model, parameters: Tensors, config: Config
+    rule: Bilevel, train: _Model, validation: _Model, parameters: Tensors, config: Config
 ) -> Tensors:
     """First order, with private gradients only."""
+    private = cast(DpSgd, rule.private)
     architecture = [name for name in parameters if name.startswith(ARCHITECTURE)]
     weights = [name for name in parameters if name not in architecture]
-    rate, decay = _slow(config)
+    slow = _slow(rule, config)
     descent = _Descent.of(config)
-    for _ in range(rule.steps):
-        pull = validation.private_at(rule, parameters, architecture)
-        for name, one in pull.items():
-            parameters[name] = parameters[name] - rate * (one + decay * parameters[name])
-        slope = train.private_at(rule, parameters, weights)
+    for _ in range(private.steps):
+        pull = validation.private_at(private, parameters, architecture)
+        parameters = {**parameters, **slow.step({n: parameters[n] for n in architecture}, pull)}
+        slope = train.private_at(private, parameters, weights)
         parameters = {**parameters, **descent.step({n: parameters[n] for n in weights}, slope)}
     return parameters
 
 
-def _slow(config: Config) -> tuple[float, float]:
-    """The architecture's learning rate and weight decay."""
+def _slow(rule: Bilevel, config: Config) -> _Descent | _SmallSteps:
+    """How the architecture moves: its own learning rate and weight decay, no momentum."""
     rate, decay = (
         float(config.get(name, value)) for name, value in ARCHITECTURE_HYPERPARAMETERS.items()
     )
-    return rate, decay
+    return _SmallSteps(rate, decay) if rule.adam else _Descent(rate, 0.0, decay)
+
+
+class _SmallSteps:
+    """Adam with the decay rates that DARTS has for its architecture."""
+
+    def __init__(self, rate: float, weight_decay: float) -> None:
+        self.rate, self.weight_decay = rate, weight_decay
+        self._moving: Tensors = {}
+        self._adam: Optimizer | None = None
+
+    def step(self, parameters: Tensors, slope: Tensors) -> Tensors:
+        torch = import_torch()
+        if self._adam is None:
+            self._moving = {name: tensor.clone() for name, tensor in parameters.items()}
+            self._adam = torch.optim.Adam(
+                self._moving.values(), self.rate, (0.5, 0.999), weight_decay=self.weight_decay
+            )
+        for name, one in slope.items():
+            self._moving[name].grad = one
+        self._adam.step()
+        return {name: tensor.detach().clone() for name, tensor in self._moving.items()}
 
 
 class _Descent:

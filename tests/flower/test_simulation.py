@@ -55,6 +55,24 @@ def test_a_plan_runs_on_flowers_simulation(tmp_path: Path) -> None:
     check(tmp_path, clients=4)
 
 
+def test_a_method_that_trains_runs_and_goes_on_over_flower(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    terms = (
+        *("search.method=bandit", "search.mode=dp", "search.candidates=4", "task.train_epochs=1"),
+        *("rounds.phases=1", "rounds.rewards=1", "rounds.drawn=2", "task.train_rounds=2"),
+    )
+    done = tacit("tune", *changes(*terms, "federation.clients=4"), "--out", out, "--json")
+    found = document(done)
+    assert [note["what"] for note in found["rounds"]] == ["rewards", "training", "training"]
+    assert "ε so far" in done.stderr
+    assert 0 < found["privacy"]["epsilon"] <= 8
+    assert "training of the model" in found["privacy"]["covers"]
+    again = document(tacit("tune", "--resume", out, "--json"))
+    assert again["privacy"]["epsilon"] == found["privacy"]["epsilon"]
+    assert again["accuracy"] == found["accuracy"]
+    assert [note["reward"] for note in again["rounds"]] == [n["reward"] for n in found["rounds"]]
+
+
 @pytest.mark.slow
 def test_fifty_clients(tmp_path: Path) -> None:
     check(tmp_path, clients=50)

@@ -7,7 +7,9 @@ data dealt at random; accuracy against that share, and against the first learnin
 
 How we differ: a subset, a network a tenth as wide and fewer rounds, since theirs take days here
 (``full`` takes theirs); 3 seeds; constant rates and Adam's are those of a grid of half decades, all
-shown. In the adaptive method clients start a round where their mean rate ended the one before.
+shown; beside the authors' tolerance of 1 a tighter one, since the tolerance is about the norm of
+all parameters' errors, which is shorter in a smaller network. In the adaptive method clients start
+a round where their mean rate ended the one before.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from tacit.tuners.adaptive import AdaptiveRate
 if TYPE_CHECKING:
     from torch import nn
 
-METHODS = ("adaptive", "adaptive-printed", "constant", "adam")
+METHODS = ("adaptive", "adaptive-printed", "adaptive-tight", "constant", "adam")
 SEEDS = 3
 SPAN, LOSS = 0.05, 0.20
 """What the adaptive curve may span, and the constant one lose, for the claim to hold."""
@@ -57,8 +59,10 @@ class Setup:
     test_examples: int = 1000
     channels: int = 8
     hidden: int = 50
-    rounds: int = 30
+    rounds: int = 20
     batch: int = 10
+    tight: float = 0.1
+    """A tolerance beside the authors' 1: the error is a norm, and shorter for a smaller network."""
     randomness: tuple[float, ...] = (0.0, 0.33, 0.66, 1.0)
     rates: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     more_rates: tuple[float, ...] = (10**-2.5, 10**-1.5, 10**-0.5)
@@ -153,7 +157,7 @@ def one(
     )
     test = data.standardise(data.test)
     some = test.take(np.random.default_rng(0).permutation(len(test))[: setup.test_examples])
-    weights, last = trained(task, federation, setup.rounds, method, rate)
+    weights, last = trained(task, federation, setup.rounds, method, rate, setup.tight)
     return {
         "accuracy": float(task.accuracies(weights, some)[0]),
         "last_rate": last,
@@ -162,11 +166,12 @@ def one(
 
 
 def trained(
-    task: TorchTask, federation: Federation, rounds: int, method: str, rate: float
+    task: TorchTask, federation: Federation, rounds: int, method: str, rate: float, tight: float
 ) -> tuple[Weights, float]:
     """The model, and the learning rate in the end."""
     if method.startswith("adaptive"):
-        rule = Adaptive(printed=method == "adaptive-printed")
+        tolerance = tight if method == "adaptive-tight" else 1.0
+        rule = Adaptive(tolerance, printed=method == "adaptive-printed")
         tuner = AdaptiveRate(task.initial, rounds, 1, rule, rate, mode="clear")
         space = Space({"learning_rate": Float(1e-9, 1e9, log=True)})
         outcome = tuner.tune(federation, space, np.random.default_rng(0))
@@ -214,60 +219,73 @@ def network(channels: int, hidden: int) -> nn.Module:
 
 def claims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The supplement's claims: one number a seed each."""
-    seeds = sorted({row["seed"] for row in rows})
     shares = sorted({row["random"] for row in rows})
-    judged = [_judged(rows, seed, shares[0]) for seed in seeds]
-    found = [
-        claim(
-            f"pathological: over first rates of four decades the adaptive accuracy spans less than "
-            f"{SPAN:g}",
-            judged,
-            lambda row: SPAN - row["adaptive span"],
-            "accuracy to spare",
-        ),
-        claim(
-            f"pathological: where a constant rate loses more than {LOSS:g}",
-            judged,
-            lambda row: row["constant span"] - LOSS,
-            "accuracy lost beyond that",
-        ),
-        claim(
-            "pathological: the adaptive method beats the best constant rate",
-            judged,
-            lambda row: row["adaptive"] - row["constant"],
-            "test accuracy gained",
-        ),
-        claim(
-            "pathological: the adaptive method beats the best of Adam",
-            judged,
-            lambda row: row["adaptive"] - row["adam"],
-            "test accuracy gained",
-        ),
-        claim(
-            "the adaptive method loses less than the best constant rate, from random to "
-            "pathological data",
-            [{**_judged(rows, s, shares[0]), **_lost(rows, s, shares)} for s in seeds],
-            lambda row: row["constant lost"] - row["adaptive lost"],
-            "test accuracy saved",
-        ),
+    ends = (shares[0], "pathological"), (shares[-1], "random")
+    ours = ("adaptive", "adaptive-tight")
+    return [
+        *(_steady(rows, share, data, method) for share, data in ends for method in ours),
+        *(_fragile(rows, share, data) for share, data in ends),
+        *(_beaten(rows, shares[0], method, rival) for method in ours for rival in METHODS[-2:]),
+        *(_robust(rows, shares[0], shares[-1], method) for method in ours),
     ]
-    return [one for one in found if one]
 
 
-def _judged(rows: Sequence[Mapping[str, Any]], seed: int, share: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"seed": seed}
-    for method in ("adaptive", "constant", "adam"):
-        own = _accuracies(rows, seed, share, method)
-        found[method], found[f"{method} span"] = max(own), max(own) - min(own)
-    return found
+def _steady(
+    rows: Sequence[Mapping[str, Any]], share: float, data: str, method: str
+) -> dict[str, Any]:
+    return claim(
+        f"{data} data: over first rates of four decades the accuracy of {method} spans less than "
+        f"{SPAN:g}",
+        _seeds(rows),
+        lambda row: SPAN - _span(_accuracies(rows, row["seed"], share, method)),
+        "accuracy to spare",
+    )
 
 
-def _lost(rows: Sequence[Mapping[str, Any]], seed: int, shares: Sequence[float]) -> dict[str, Any]:
-    return {
-        f"{method} lost": max(_accuracies(rows, seed, shares[-1], method))
-        - max(_accuracies(rows, seed, shares[0], method))
-        for method in ("adaptive", "constant")
-    }
+def _fragile(rows: Sequence[Mapping[str, Any]], share: float, data: str) -> dict[str, Any]:
+    return claim(
+        f"{data} data: where a constant rate loses more than {LOSS:g}",
+        _seeds(rows),
+        lambda row: _span(_accuracies(rows, row["seed"], share, "constant")) - LOSS,
+        "accuracy lost beyond that",
+    )
+
+
+def _beaten(
+    rows: Sequence[Mapping[str, Any]], share: float, method: str, rival: str
+) -> dict[str, Any]:
+    return claim(
+        f"pathological data: {method} beats the best of {rival}",
+        _seeds(rows),
+        lambda row: (
+            max(_accuracies(rows, row["seed"], share, method))
+            - max(_accuracies(rows, row["seed"], share, rival))
+        ),
+        "test accuracy gained",
+    )
+
+
+def _robust(
+    rows: Sequence[Mapping[str, Any]], worst: float, even: float, method: str
+) -> dict[str, Any]:
+    def lost(seed: int, name: str) -> float:
+        best, least = (max(_accuracies(rows, seed, share, name)) for share in (even, worst))
+        return best - least
+
+    return claim(
+        f"from random to pathological data {method} loses less than the best constant rate",
+        _seeds(rows),
+        lambda row: lost(row["seed"], "constant") - lost(row["seed"], method),
+        "test accuracy saved",
+    )
+
+
+def _seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"seed": seed} for seed in sorted({row["seed"] for row in rows})]
+
+
+def _span(accuracies: Sequence[float]) -> float:
+    return max(accuracies) - min(accuracies)
 
 
 def _accuracies(

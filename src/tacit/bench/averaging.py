@@ -26,7 +26,7 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.simulation import DENSE, built_in_task
-from tacit.space import Config, Space
+from tacit.space import Config, Float, Space
 from tacit.training import PrivateAveraging, federated_average
 from tacit.tuners.baselines import RandomGuess
 from tacit.tuning import Together
@@ -113,9 +113,9 @@ def one(
     both: Together | None = None
     if math.isfinite(epsilon):
         training = PrivateAveraging(setup.rounds, setup.epochs, setup.clip)
-        nothing = Space({})
+        unasked = Space({"learning_rate": Float(setup.rate, 2 * setup.rate)})
         start = task.initial(1)
-        both = Together.planned(RandomGuess(2), nothing, training, start, budget, participation)
+        both = Together.planned(RandomGuess(2), unasked, training, start, budget, participation)
     federation = local_federation(
         members,
         participation,

@@ -27,6 +27,8 @@ def claim(
         reach = float(t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means)))
     low, high = float(means.mean()) - reach, float(means.mean()) + reach
     verdict = "reproduced" if low > 0 else "not reproduced"
+    if len(means) == 1:
+        verdict = "not judged: one seed"
     if high < 0:
         verdict = "not reproduced: the opposite holds"
     return {

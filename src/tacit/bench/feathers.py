@@ -63,7 +63,7 @@ SPACE = Space(
 """Appendix B.3, both stages in one."""
 
 
-SEARCH = Stage(phases=2, drawn=2, most_rounds=1, train_rounds=3, rule=Bilevel())
+SEARCH = Stage(phases=2, drawn=2, most_rounds=1, train_rounds=2, rule=Bilevel())
 EVALUATION = Stage(phases=4, drawn=3, most_rounds=2, train_rounds=9)
 FRAUD_SEARCH = Stage(phases=1, drawn=3, most_rounds=2, train_rounds=4, rule=Bilevel())
 FRAUD_EVALUATION = Stage(phases=1, drawn=3, most_rounds=2, train_rounds=10)
@@ -250,9 +250,10 @@ def searcher(setup: Setup, task: TorchTask, fixed: Config | None) -> Feathers:
     names = task.architecture({}).module.names()
     stages = setup.search, setup.evaluation
     if fixed is not None:
-        stages = tuple(  # type: ignore[assignment]
+        search, evaluation = (
             replace(stage, phases=1, train_rounds=epochs_of(stage)) for stage in stages
         )
+        stages = replace(search, rule=Bilevel(adam=True)), evaluation
     return Feathers(
         lambda config: task.initial(1, config),
         partial(_found, names),

@@ -194,7 +194,7 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
     @cache
     def excess(log_variance: float) -> float:
         cost = spent(event_of(math.exp(log_variance)), budget.delta).epsilon
-        return math.log(min(max(cost, 1e-9), 1e9) / budget.epsilon)
+        return _log_ratio(cost, budget.epsilon)
 
     low, high = guess - 0.1, guess + 0.1
     while excess(low) < 0:
@@ -215,11 +215,15 @@ def ideal_noise(event_of: Callable[[float], Event], epsilon: float, delta: float
     from scipy.optimize import brentq
 
     def excess(log_variance: float) -> float:
-        found = _rdp_epsilon(releases(event_of(math.exp(log_variance))), delta)
-        return math.log(found / epsilon)
+        cost = _rdp_epsilon(releases(event_of(math.exp(log_variance))), delta)
+        return _log_ratio(cost, epsilon)
 
     root = float(brentq(excess, -20.0, 40.0, xtol=1e-6))
     return math.exp(root + 2e-6)
+
+
+def _log_ratio(cost: float, epsilon: float) -> float:
+    return math.log(min(max(cost, 1e-9), 1e9) / epsilon)
 
 
 def _with_sampling_error(

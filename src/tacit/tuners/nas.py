@@ -38,7 +38,7 @@ DARTS: Config = {
     "architecture_learning_rate": 3e-4,
     "architecture_weight_decay": 1e-3,
 }
-"""What Liu, Simonyan and Yang use."""
+"""What Liu, Simonyan and Yang use, with :class:`~tacit.rules.Bilevel` by Adam."""
 
 
 @dataclass(frozen=True)
