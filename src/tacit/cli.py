@@ -21,7 +21,7 @@ from tacit.commands import bench, data, ledger, roster, tables
 from tacit.commands.options import AsJson, Colluding, DataDir, Delta, Dropout, Epsilon, whole
 from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
 from tacit.files import json_text
-from tacit.plan import Plan, load_plan, plan_in
+from tacit.plan import TRAINING_METHODS, Plan, load_plan, plan_in
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.privacy.mechanisms import Participation
@@ -35,6 +35,7 @@ from tacit.terminal import (
     print_outlook,
     print_result,
     print_reward_plan,
+    print_rounds_outlook,
     print_training_outlook,
     progress_bars,
     round_rows,
@@ -138,6 +139,10 @@ def tune(
             from tacit.job import shared_budget
 
             print_training_outlook(planned, shared_budget(planned))
+        if planned.search.method in TRAINING_METHODS:
+            from tacit.job import update_noise
+
+            print_rounds_outlook(planned, update_noise(planned))
     with progress_bars() as progress:
         engine = _engine(planned.federation.engine)
         result = engine(

@@ -44,7 +44,7 @@ from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.nas import DARTS, Feathers
-from tacit.tuners.tuner import Tuner
+from tacit.tuners.tuner import TrainsPrivately, Tuner
 from tacit.tuners.voting import Vote
 from tacit.tuning import Together, conclude, noise_for, run_name
 
@@ -360,6 +360,16 @@ def shared_budget(plan: Plan) -> Together:
     if found is None:
         raise ValueError("training.private is false; there is no budget to share")
     return found
+
+
+def update_noise(plan: Plan) -> float:
+    """How long the noise of a mean update will be, in clipping norms; 0: there is none."""
+    task = task_of(plan, dataset_of(plan))
+    method = tuner(plan, task)
+    if not isinstance(method, TrainsPrivately):
+        return 0.0
+    variance = noise_for(method, plan.space, Budget(plan.privacy.epsilon, plan.privacy.delta))
+    return method.update_noise(plan.space, variance, participation_of(plan))
 
 
 def participation_of(plan: Plan) -> Participation:

@@ -36,6 +36,7 @@ GRAPH_SERVER = (
     f"{SIGNED_SERVER}; among more than 64 clients it is assumed not to choose who drops out by "
     "looking at who is whose neighbour"
 )
+ANY_SERVER = "whoever sees what clients send: each of them adds its noise before it sends"
 CURIOUS_SERVER = "honest-but-curious server"
 ENCRYPTED_SERVER = (
     "honest-but-curious server and clients: nothing is learned beyond the opened outputs, from "

@@ -221,13 +221,17 @@ def round_rows(progress: Progress) -> Callable[[RoundNote], None]:
     return show
 
 
+_WITHOUT_CANDIDATES = ("adaptive", "darts")
+
+
 def print_outlook(planned: RunPlan) -> None:
     """What a run is about to do, and whether it can work."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
     console = Console(highlight=False)
     console.print(
         f"[bold]{search.method}[/bold]: {clients} clients, {planned.task.data}, "
-        f"{planned.federation.partition}, {search.candidates} candidates"
+        f"{planned.federation.partition}"
+        + (f", {search.candidates} candidates" if search.method not in _WITHOUT_CANDIDATES else "")
     )
     combined = combining(planned)
     if combined:
@@ -269,9 +273,26 @@ def print_training_outlook(planned: RunPlan, together: Together) -> None:
             f"{search.votes} votes each: if all agree, a good candidate wins "
             f"{percent(chance_of_good([good], [bad], sigma))} of the time"
         )
+    _print_update_noise(console, planned, noise)
+
+
+def print_rounds_outlook(planned: RunPlan, noise: float) -> None:
+    """What a method that trains protects, and what the noise leaves of its updates and rewards."""
+    search, terms = planned.search, planned.privacy
+    console = Console(highlight=False)
+    unit = "record, add-or-remove-one" if search.mode == "record" else "client, replace-one"
+    price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per {unit})"
+    if math.isinf(terms.epsilon):
+        price = "ε = ∞: what clients send is not protected"
+    console.print(f"mode {search.mode}, {price}")
+    if noise:
+        _print_update_noise(console, planned, noise)
+
+
+def _print_update_noise(console: Console, planned: RunPlan, noise: float) -> None:
     console.print(
-        f"{planned.task.train_rounds} rounds of updates clipped to {planned.training.clip:g}: the "
-        f"noise of their mean is {noise:.2g} times as long as that"
+        f"Updates clipped to {planned.training.clip:g}: the noise of their mean is {noise:.2g} "
+        "times as long as that in each round"
     )
     if noise > 1:
         console.print(
@@ -319,6 +340,8 @@ def print_result(result: Result, folder: Path) -> None:
     guarantee = result.privacy.guarantee
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("Chosen", ", ".join(f"{k} = {_short(v)}" for k, v in result.config.items()))
+    if result.architecture:
+        table.add_row("Network", result.architecture)
     if result.tally is not None and result.privacy.delivered_variance:
         first, second = sorted(result.tally, reverse=True)[:2]
         sigma = math.sqrt(result.privacy.delivered_variance)

@@ -14,6 +14,7 @@ every round is charged to the same ledger as the choice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from tacit.arrays import Array, Arrays, mean_of
 from tacit.federation import Federation
 from tacit.privacy.events import Event, Repeated
+from tacit.privacy.mechanisms import Participation
 from tacit.query import InClear, LocalTraining
 from tacit.rules import Rule
 from tacit.sgd import SERVER_HYPERPARAMETERS, Weights
@@ -123,11 +125,19 @@ class PrivateAveraging:
         """One clipping norm."""
         return self._steps(start)
 
+    def noise(
+        self, start: Weights, unit: int, variance: float, participation: Participation
+    ) -> float:
+        """How long the noise of a mean update is, in clipping norms, with every client present."""
+        length = sum(array.size for array in start)
+        delivered = variance * participation.clients / participation.guaranteed
+        return unit * math.sqrt(delivered * length) / (self._steps(start) * participation.clients)
+
     def train(self, federation: Federation, config: Config, start: Weights, unit: int) -> Weights:
         """The weights after all rounds; ``start`` has one model."""
         weights, server = start, _Server([config], start)
         with federation.while_affordable():
-            for number in range(self.rounds):
+            for number in range(1, self.rounds + 1):
                 moved = self.moved(federation, config, weights, number, unit)
                 weights = tuple(server.step(weights, moved))
                 federation.tell("training", config)
@@ -138,7 +148,7 @@ class PrivateAveraging:
     ) -> Weights:
         """The noisy average of what clients make of these weights."""
         query = self._query(config, weights, number, unit)
-        opened = federation.sum(query, f"training round {number + 1}")
+        opened = federation.sum(query, f"training round {number}")
         return shaped(flat(weights) + query.mean(opened.value, opened.answered), weights)
 
     def _query(self, config: Config, weights: Weights, number: int, unit: int) -> PrivateUpdate:

@@ -26,6 +26,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import enough_noise
 from tacit.result import (
+    ANY_SERVER,
     COVERS_NO_OUTPUT,
     COVERS_NOTHING,
     COVERS_TRAINING,
@@ -48,11 +49,11 @@ from tacit.tuners.bandit import RECORD
 from tacit.tuners.tuner import Outcome, ProtectsPart, Tuner
 from tacit.tuners.voting import Vote
 
-SKELLAM = "skellam"
+SKELLAM, SAMPLED = "skellam", "sampled gaussian"
 MECHANISMS = {
     SkellamRelease: SKELLAM,
     SkellamNormRelease: SKELLAM,
-    SampledGaussian: "sampled gaussian",
+    SampledGaussian: SAMPLED,
 }
 SHORTENED = "it was cut off before, and ended early to pay for what had been asked then"
 LIKELY = 0.95
@@ -207,10 +208,7 @@ class Together:
 
     def update_noise(self, participation: Participation) -> float:
         """How long the noise of a mean update is, in clipping norms, with every client present."""
-        length = sum(array.size for array in self.start)
-        delivered = self.variance * participation.clients / participation.guaranteed
-        steps = self.training.unit(self.start) * participation.clients
-        return self.unit * math.sqrt(delivered * length) / steps
+        return self.training.noise(self.start, self.unit, self.variance, participation)
 
     def train(self, federation: Federation, config: Config) -> Weights:
         """The model, trained privately with the choice."""
@@ -230,7 +228,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         guarantee,
         mechanism=" and ".join(mechanisms) or "none",
         participation=federation.participation,
-        server=_server(federation),
+        server=_server(federation) if mechanisms != [SAMPLED] else ANY_SERVER,
         setting=federation.setting,
         covers=_covers(guarantee, federation, trained=outcome.weights is not None),
         required_variance=federation.variance if noisy else None,

@@ -102,7 +102,7 @@ def rows(gain: float, seeds: int) -> list[dict[str, Any]]:
         (0.05, 3, "reproduced"),
         (0.0, 2, "not reproduced"),
         (-0.05, 3, "not reproduced: the opposite holds"),
-        (0.05, 1, "not reproduced"),
+        (0.05, 1, "not judged: one seed"),
     ],
 )
 def test_a_claim_needs_an_interval_that_excludes_zero(

@@ -25,6 +25,7 @@ from msgspec import structs
 from tacit.arrays import Array
 from tacit.federation import Federation
 from tacit.privacy.events import Event, SampledGaussian, Unprotected
+from tacit.privacy.mechanisms import Participation
 from tacit.query import LocalTraining
 from tacit.rules import Adaptive, RecordSteps
 from tacit.sgd import Weights
@@ -73,6 +74,13 @@ class AdaptiveRate:
             return SampledGaussian(self.records.rate, math.sqrt(variance), steps)
         start = self._start(space)
         return self._averaging.event(start, self._averaging.unit(start), variance)
+
+    def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
+        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        if self.mode != "dp":
+            return 0.0
+        start = self._start(space)
+        return self._averaging.noise(start, self._averaging.unit(start), variance, participation)
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         del rng

@@ -32,6 +32,7 @@ from tacit.arrays import Array
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed, Event, Repeated, SampledGaussian, Unprotected
+from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import FloatArray
 from tacit.query import LocalTraining
 from tacit.rewards import LocalRewards, Rewards
@@ -156,6 +157,12 @@ class Stage:
         rounds = max(1, self.phases * self.train_rounds)
         return math.ceil(steps * math.sqrt(share / (1 - share) * rounds / rewards))
 
+    def noise(
+        self, start: Weights, share: float, variance: float, participation: Participation
+    ) -> float:
+        """How long the noise of a mean update is, in clipping norms."""
+        return self.averaging.noise(start, self.unit(start, share), variance, participation)
+
     def record_rule(self, share: float, variance: float) -> Rule:
         """How clients train where single records are protected."""
         rounds = self.phases * self.train_rounds
@@ -224,6 +231,13 @@ class Bandit:
         if self.mode != PRIVATE:
             return Unprotected(LocalTraining.__name__)
         return self.stage.event(self.start(1), self.reward_share, variance)
+
+    def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
+        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        del space
+        if self.mode != PRIVATE:
+            return 0.0
+        return self.stage.noise(self.start(1), self.reward_share, variance, participation)
 
     def own_noise(self, budget: Budget) -> float:
         """In the mode ``rewards-only``, the noise with which the rewards keep their epsilon."""

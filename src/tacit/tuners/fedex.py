@@ -23,6 +23,7 @@ import numpy as np
 from tacit.arrays import Array
 from tacit.federation import Federation
 from tacit.privacy.events import Event, Repeated, Unprotected
+from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import FloatArray
 from tacit.rewards import LocalSampled, SampledUpdate
 from tacit.sgd import Weights
@@ -113,6 +114,15 @@ class FedEx:
             self._query(arms, np.ones(len(arms)), self.start(1), 0, 0.0).bound.release(variance),
             self.rounds,
         )
+
+    def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
+        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        if self.mode == "clear":
+            return 0.0
+        size = sum(array.size for array in self.start(1))
+        delivered = variance * participation.clients / participation.guaranteed
+        del space
+        return math.sqrt(delivered * size) / participation.clients
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         arms = space.candidates(self.candidates, self.sampling, rng)

@@ -24,6 +24,7 @@ import numpy as np
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed, Event, Unprotected
+from tacit.privacy.mechanisms import Participation
 from tacit.query import LocalTraining
 from tacit.rules import ARCHITECTURE, ARCHITECTURE_HYPERPARAMETERS, Bilevel
 from tacit.sgd import Weights
@@ -87,6 +88,15 @@ class Feathers:
         if self.mode != PRIVATE:
             return Unprotected(LocalTraining.__name__)
         return Composed(tuple(stage.event(network, share, variance) for stage in stages))
+
+    def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
+        """How long the noise of a mean update is in the search stage, in clipping norms."""
+        del space
+        if self.mode != PRIVATE:
+            return 0.0
+        network = self.start({})
+        search, _ = self._stages(network)
+        return search.noise(network, self.reward_share, variance, participation)
 
     def own_noise(self, budget: Budget) -> float:
         """In the mode ``rewards-only``, the noise with which the rewards keep their epsilon."""

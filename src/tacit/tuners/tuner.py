@@ -10,6 +10,7 @@ import numpy as np
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget
 from tacit.privacy.events import Event
+from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import IntArray
 from tacit.sgd import Weights
 from tacit.space import Config, Space
@@ -42,6 +43,14 @@ class Tuner(Protocol):
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         """Choose. ``rng`` draws candidates; it never touches noise."""
+
+
+@runtime_checkable
+class TrainsPrivately(Protocol):
+    """A tuner that may train by noisy sums of updates."""
+
+    def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
+        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
 
 
 @runtime_checkable
