@@ -195,7 +195,8 @@ class _Model:
             for name, tensor in parameters.items()
         }
         loss = self.loss(free, self.features[rows], self.labels[rows])
-        gradients = torch.autograd.grad(loss, [free[name] for name in moved])
+        wanted = [free[name] for name in moved]  # a reduction cell may not be there to use its own
+        gradients = torch.autograd.grad(loss, wanted, materialize_grads=True)
         return dict(zip(moved, gradients, strict=True))
 
     def gradient(self, epochs: int, seed: tuple[int, ...]) -> Iterator[Gradient]:

@@ -130,7 +130,7 @@ def one(
         weights = both.train(federation, config)
     else:
         weights = federated_average(
-            lambda query: federation.collect(query, "train"),
+            lambda query: federation.gather(query, "training"),
             [config],
             task.initial(1),
             setup.rounds,

@@ -19,11 +19,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tacit.bench.claims import claim
@@ -64,7 +65,7 @@ SPACE = Space(
 
 
 SEARCH = Stage(phases=2, drawn=2, most_rounds=1, train_rounds=2, rule=Bilevel())
-EVALUATION = Stage(phases=4, drawn=3, most_rounds=2, train_rounds=9)
+EVALUATION = Stage(phases=3, drawn=3, most_rounds=2, train_rounds=9)
 FRAUD_SEARCH = Stage(phases=1, drawn=3, most_rounds=2, train_rounds=4, rule=Bilevel())
 FRAUD_EVALUATION = Stage(phases=1, drawn=3, most_rounds=2, train_rounds=10)
 
@@ -166,9 +167,11 @@ def run(
     return {
         "bench": "feathers",
         "seeds": seeds,
-        "setup": asdict(setup),
+        "setup": msgspec.to_builtins(setup),
         "rows": rows,
+        "table": table(rows),
         "fraud": fraud_rows,
+        "fraud_table": fraud_table(fraud_rows),
         "published": [published(setup, epsilon) for epsilon in setup.epsilons],
         "claims": claims(rows),
         "core_seconds": sum(row["seconds"] for row in (*rows, *fraud_rows)),
@@ -443,6 +446,28 @@ def published(setup: Setup, epsilon: float) -> dict[str, Any]:
 
 
 # Judgement
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Mean accuracy and processor time of every method in every setting."""
+    settings = dict.fromkeys((row["clients"], row["skew"], row["method"]) for row in rows)
+    found = []
+    for clients, skew, method in settings:
+        own = [r for r in rows if (r["clients"], r["skew"], r["method"]) == (clients, skew, method)]
+        accuracy, seconds = (float(np.mean([r[k] for r in own])) for k in ("accuracy", "seconds"))
+        found.append({"clients": clients, "skew": skew, "method": method})
+        found[-1] |= {"accuracy": accuracy, "seconds": seconds}
+    return found
+
+
+def fraud_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Mean, least and most F1 for every epsilon."""
+    found = []
+    for epsilon in dict.fromkeys(row["epsilon"] for row in rows):
+        own = [row["f1"] for row in rows if row["epsilon"] == epsilon]
+        found.append({"epsilon": epsilon, "f1": float(np.mean(own))})
+        found[-1] |= {"least": min(own), "most": max(own)}
+    return found
 
 
 def claims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -171,6 +171,33 @@ def print_averaging(result: dict[str, Any], out: Path) -> None:
     console.print(f"Figures: {out / 'averaging.html'}", soft_wrap=True)
 
 
+def print_adaptive(result: dict[str, Any], out: Path) -> None:
+    """Every method's best rate, how much depends on it, and the supplement's claims."""
+    table = Table("Random data", "Method", "Best accuracy", "Best less worst rate", "Rates")
+    for row in result["table"]:
+        numbers = f"{row['best']:.3f}", f"{row['span']:.3f}" if row["rates"] > 1 else ""
+        table.add_row(f"{row['random']:.0%}", row["method"], *numbers, str(row["rates"]))
+    Console(highlight=False).print(table)
+    print_claims(result, out)
+
+
+def print_feathers(result: dict[str, Any], out: Path) -> None:
+    """Accuracies and times, F1 against epsilon, and the paper's orderings."""
+    table = Table("Clients", "Label skew", "Method", "Accuracy", "Processor seconds")
+    for row in result["table"]:
+        setting = str(row["clients"]), "yes" if row["skew"] else "no", row["method"]
+        table.add_row(*setting, f"{row['accuracy']:.3f}", f"{row['seconds']:.0f}")
+    fraud = Table("ε", "F1", "Least to most", "As published, rewards alone, were losses clipped")
+    for row, other in zip(result["fraud_table"], result["published"], strict=True):
+        price = other["rewards_if_clipped"]
+        f1 = f"{row['f1']:.3f}", f"{row['least']:.3f} to {row['most']:.3f}"
+        fraud.add_row(f"{row['epsilon']:g}", *f1, "" if price is None else f"ε = {price:.0f}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(fraud)
+    print_claims(result, out)
+
+
 def print_claims(result: dict[str, Any], out: Path) -> None:
     """What became of a paper's claims."""
     table = Table("Claim", "Effect", "95 % interval", "Verdict")

@@ -28,10 +28,11 @@ from tacit.bench.dp_hype_figures import figure as dp_hype_figure
 from tacit.bench.terminal import (
     dp_hype_table,
     flower_table,
+    print_adaptive,
     print_averaging,
-    print_claims,
     print_combine,
     print_encrypted,
+    print_feathers,
     print_secure_sum,
     print_speed,
     scaling_table,
@@ -366,7 +367,7 @@ def bench_adaptive(
     with counting_bar("trainings") as progress:
         result = adaptive.run(setup, 1 if quick else seeds, data_dir, out, progress)
     _written(result, out, page("Adaptive learning rates", training_figures.adaptive(result)))
-    print_json(result) if as_json else print_claims(result, out)
+    print_json(result) if as_json else print_adaptive(result, out)
 
 
 @app.command("feathers")
@@ -394,7 +395,7 @@ def bench_feathers(
     with counting_bar("runs") as progress:
         result = feathers.run(setup, 1 if quick else seeds, data_dir, out, progress)
     _written(result, out, page("FEATHERS", training_figures.feathers(result)))
-    print_json(result) if as_json else print_claims(result, out)
+    print_json(result) if as_json else print_feathers(result, out)
 
 
 def _one_of(**flags: bool) -> None:
