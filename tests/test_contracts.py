@@ -31,6 +31,7 @@ from tacit.secure.roster import Identity, Roster
 from tacit.space import Float, Space
 from tacit.supernet import discretised, table_cells
 from tacit.torch_task import TorchClient, TorchTask
+from tacit.training import PrivateAveraging
 from tacit.tuners.adaptive import AdaptiveRate
 from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
@@ -38,9 +39,9 @@ from tacit.tuners.combine import STRATEGIES, SUMMABLE, Combine
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.nas import Feathers
-from tacit.tuners.tuner import Outcome, Tuner
+from tacit.tuners.together import Together
+from tacit.tuners.tuner import Outcome, Tuner, noise_for
 from tacit.tuners.voting import Vote
-from tacit.tuning import noise_for
 from tests.federations import Unreachable, federation
 
 CLIENTS = 8
@@ -58,6 +59,7 @@ PRIVATE: list[Tuner] = [
     Bandit(TASK.initial, STAGE, candidates=6),
     FedEx(TASK.initial, rounds=3, candidates=5),
     AdaptiveRate(TASK.initial, rounds=3),
+    Together(Vote(votes=2, candidates=7), PrivateAveraging(2, 1), TASK.initial(1), unit=40),
     Feathers(
         lambda config: CELLS.initial(1, config),
         lambda weights: discretised(CELLS.architecture({}).module.names(), weights),

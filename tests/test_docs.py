@@ -37,6 +37,13 @@ def test_python_of_a_page_runs_within_its_budget(page: str) -> None:
     assert python_of(page)["result"].privacy.epsilon <= 1
 
 
+def test_python_of_private_training_returns_the_model() -> None:
+    result = python_of("docs/averaging.md")["result"]
+    assert 7 < result.privacy.epsilon <= 8
+    assert [array.shape for array in result.weights] == [(1, 10, 64), (1, 10)]
+    assert "training of the model" in result.privacy.covers
+
+
 def test_three_lines_load_a_score_table() -> None:
     found = python_of("docs/tables.md")
     assert found["scores"].shape == (100, 100)

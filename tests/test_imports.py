@@ -49,7 +49,7 @@ LAYERS = (
         "tuners.flora",
         "tuners.voting",
     ),
-    ("tuners.nas",),
+    ("tuners.nas", "tuners.together"),
     ("tuning", "report", "plan"),
     ("flower.server", "job"),
     ("flower.simulation",),

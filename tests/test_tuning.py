@@ -13,7 +13,8 @@ from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER, SI
 from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.training import federated_average
-from tacit.tuning import conclude, noise_for
+from tacit.tuners.tuner import noise_for
+from tacit.tuning import conclude
 from tests.federations import BUDGET, SPACE, federation, likes
 from tests.test_contracts import TASK, learner
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from tacit.sgd import Weights
 from tacit.space import Config, Float, Space
 from tacit.training import PrivateAveraging
 from tacit.tuners.baselines import RandomGuess
+from tacit.tuners.together import Together
+from tacit.tuners.tuner import noise_for
 from tacit.tuners.voting import Vote
-from tacit.tuning import Together, noise_for
 from tacit.updates import PrivateUpdate, clipped, enough_steps, flat, longest, rounded, shaped
 from tests.federations import Unreachable, federation
 
@@ -186,16 +187,16 @@ def test_one_budget_pays_for_choice_and_training(method: Any, share: float) -> N
     budget, participation = Budget(2.0, 1e-5), Participation(30, 0.0)
     training = PrivateAveraging(rounds=4, epochs=1)
     both = Together.planned(method, SPACE, training, START, budget, participation, share)
-    built = federated([Pulls(0.1)] * 30, both.variance, budget)
-    outcome = method.tune(built, SPACE, np.random.default_rng(0))
-    both.train(built, outcome.config)
+    built = federated([Pulls(0.1)] * 30, noise_for(both, SPACE, budget), budget)
+    outcome = both.tune(built, SPACE, np.random.default_rng(0))
+    assert outcome.weights is not None
     total = built.ledger.total().epsilon
-    assert total == pytest.approx(spent(both.event(SPACE), 1e-5).epsilon, rel=1e-9)
+    assert total == pytest.approx(spent(both.event(SPACE, built.variance), 1e-5).epsilon, rel=1e-9)
     assert 0.98 * budget.epsilon < total <= budget.epsilon
     assert [note.epsilon for note in built.rounds][-1] == pytest.approx(total)
     assert len(built.rounds) == 4
     with pytest.raises(BudgetExceeded):
-        both.train(built, outcome.config)
+        both.tune(replace(built, run="another"), SPACE, np.random.default_rng(0))
 
 
 def test_a_vote_leaves_to_the_training_what_it_does_not_need() -> None:
@@ -206,7 +207,7 @@ def test_a_vote_leaves_to_the_training_what_it_does_not_need() -> None:
     def share(clients: int) -> float:
         terms = Participation(clients, 0.0)
         planned = Together.planned(vote, SPACE, training, START, budget, terms)
-        return alone / planned.variance
+        return alone / noise_for(planned, SPACE, budget)
 
     assert share(1000) == pytest.approx(0.1, rel=0.05)
     assert share(5) == pytest.approx(0.5, rel=0.05)
@@ -228,7 +229,7 @@ def test_a_run_cut_off_within_a_round_goes_on_and_ends_one_round_earlier(tmp_pat
     ledger = Ledger.in_memory("test", budget)
 
     def going(cut_at: int) -> Federation:
-        built = federated([Pulls(0.1)] * 5, both.variance, budget)
+        built = federated([Pulls(0.1)] * 5, noise_for(both, SPACE, budget), budget)
         built.ledger, built.journal = ledger, Journal(tmp_path, {})
         channel, asked = built.channel, 0
 
@@ -246,10 +247,10 @@ def test_a_run_cut_off_within_a_round_goes_on_and_ends_one_round_earlier(tmp_pat
         return built
 
     with pytest.raises(KeyboardInterrupt):
-        both.train(going(cut_at=3), {"rate": 1.0})
+        both.tune(going(cut_at=3), SPACE, np.random.default_rng(0))
     assert len(ledger) == 3
     again = going(cut_at=0)
-    both.train(again, {"rate": 1.0})
+    both.tune(again, SPACE, np.random.default_rng(0))
     assert [charge.label[-1] for charge in ledger.charges()] == ["1", "2", "3", "3", "4"]
     assert len(again.rounds) == 4
     assert again.shortened
@@ -270,9 +271,10 @@ def test_noise_of_the_mean_update_is_as_announced() -> None:
     both = Together.planned(
         RandomGuess(candidates=4), SPACE, training, START, budget, participation
     )
-    built = federated([Pulls(0.0)] * 20, both.variance, budget)
-    walked = flat(both.train(built, {"rate": 1.0}))
-    expected = both.update_noise(participation) * 2.0 * math.sqrt(60)
+    variance = noise_for(both, SPACE, budget)
+    built = federated([Pulls(0.0)] * 20, variance, budget)
+    walked = flat(training.train(built, {"rate": 1.0}, START, both.unit))
+    expected = both.update_noise(SPACE, variance, participation) * 2.0 * math.sqrt(60)
     assert expected / 1.8 < np.linalg.norm(walked) < expected * 1.8
 
 

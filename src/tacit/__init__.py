@@ -7,11 +7,13 @@ Budget(epsilon=1.0, delta=1e-05)
 
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
 from tacit.result import Result
 from tacit.sklearn_task import SklearnTask
 from tacit.space import Choice, Float, Int, Space
 from tacit.tables import ScoreTable
 from tacit.torch_task import TorchTask
+from tacit.training import PrivateAveraging
 from tacit.tuners.adaptive import AdaptiveRate
 from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
@@ -19,6 +21,7 @@ from tacit.tuners.combine import Combine
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.flora import Flora
 from tacit.tuners.nas import Feathers
+from tacit.tuners.together import Together
 from tacit.tuners.voting import Vote
 from tacit.tuning import tune
 
@@ -37,12 +40,15 @@ __all__ = [
     "Int",
     "Ledger",
     "Opt",
+    "Participation",
+    "PrivateAveraging",
     "RandomGuess",
     "Result",
     "ScoreTable",
     "SklearnTask",
     "Space",
     "Stage",
+    "Together",
     "TorchTask",
     "Vote",
     "tune",

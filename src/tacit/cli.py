@@ -35,7 +35,6 @@ from tacit.terminal import (
     print_outlook,
     print_result,
     print_reward_plan,
-    print_rounds_outlook,
     print_training_outlook,
     progress_bars,
     round_rows,
@@ -135,14 +134,10 @@ def tune(
     folder = resume or out or fresh
     if not as_json:
         print_outlook(planned)
-        if planned.training.private:
-            from tacit.job import shared_budget
+        if planned.training.private or planned.search.method in TRAINING_METHODS:
+            from tacit.job import method_of
 
-            print_training_outlook(planned, shared_budget(planned))
-        if planned.search.method in TRAINING_METHODS:
-            from tacit.job import update_noise
-
-            print_rounds_outlook(planned, update_noise(planned))
+            print_training_outlook(planned, method_of(planned))
     with progress_bars() as progress:
         engine = _engine(planned.federation.engine)
         result = engine(

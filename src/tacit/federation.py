@@ -33,7 +33,6 @@ from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
 from tacit.query import InClear, LocalTraining, Sums
-from tacit.result import COVERS
 from tacit.secure.crypto import digest
 from tacit.secure.encrypted import EncryptedSum
 from tacit.secure.opening import MaskedSum
@@ -180,8 +179,6 @@ class Federation:
     setting: str = SIMULATED
     record_level: bool = False
     """Whether guarantees may be about single records instead of clients."""
-    covers: str = COVERS
-    """What the epsilon of a run is about."""
     follows: str = ""
     """What happens next that no epsilon of ours covers."""
     journal: Journal | None = None

@@ -26,7 +26,7 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.report import write_run
-from tacit.result import COVERS_TRAINING, Result
+from tacit.result import Result
 from tacit.rules import (
     ARCHITECTURE,
     ARCHITECTURE_HYPERPARAMETERS,
@@ -44,9 +44,10 @@ from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.nas import DARTS, Feathers
-from tacit.tuners.tuner import TrainsPrivately, Tuner
+from tacit.tuners.together import Together
+from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
-from tacit.tuning import Together, conclude, noise_for, run_name
+from tacit.tuning import conclude, run_name
 
 RUN = "run"
 _FILES = (PLAN, "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
@@ -81,7 +82,6 @@ class Parts:
     method: Tuner
     run: str
     variance: float
-    training: Together | None
 
     @classmethod
     def of(cls, plan: Plan, out: Path) -> Parts:
@@ -91,10 +91,8 @@ class Parts:
         budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
         method = tuner(plan, task)
         clients = clients_of(plan, dataset, task)
-        training = private_training(plan, method, task)
-        noise = training.variance if training else noise_for(method, plan.space, budget)
-        name = run_name(method)
-        return cls(plan, out, dataset, task, clients, budget, method, name, noise, training)
+        noise = noise_for(method, plan.space, budget)
+        return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
 
     @property
     def participation(self) -> Participation:
@@ -104,7 +102,7 @@ class Parts:
     @property
     def trains_in_clear(self) -> bool:
         """Whether clients agree to train with the choice, at no charge."""
-        return self.plan.search.method not in TRAINING_METHODS and not self.training
+        return self.plan.search.method not in TRAINING_METHODS and not self.plan.training.private
 
     @property
     def record_level(self) -> bool:
@@ -136,9 +134,6 @@ def carry_out(
     write_whole(out / PLAN, plan.to_toml())
     federation = federate(parts)
     federation.watch = watch
-    if parts.training:
-        federation.check(parts.training.event(plan.space))
-        federation.covers = COVERS_TRAINING
     rng = np.random.default_rng(plan.search.seed)
     outcome = method.tune(federation, plan.space, rng)
     result = conclude(method, outcome, federation, budget)
@@ -146,7 +141,14 @@ def carry_out(
     write_run(result, plan.to_toml(), out)
     weights = outcome.weights
     if weights is None and plan.task.train_rounds:
-        weights = _train(parts, result.config, federation)
+        weights = federated_average(
+            lambda query: federation.collect(query, "train"),
+            [result.config],
+            task.initial(1),
+            plan.task.train_rounds,
+            plan.task.train_epochs,
+            task.trained,
+        )
     if weights is not None:
         test = parts.dataset.standardise(parts.dataset.test)
         network: Config = {ARCHITECTURE: outcome.architecture} if outcome.architecture else {}
@@ -226,6 +228,12 @@ def clients_of(plan: Plan, dataset: Dataset, task: TorchTask) -> list[TorchClien
 
 
 def tuner(plan: Plan, network: TorchTask) -> Tuner:
+    """The method that a plan names, with the training that follows, if that is private."""
+    method = chooser(plan, network)
+    return with_training(plan, method, network) if plan.training.private else method
+
+
+def chooser(plan: Plan, network: TorchTask) -> Tuner:
     """The method that a plan names."""
     search, task = plan.search, plan.task
     combined = combining(plan)
@@ -320,24 +328,9 @@ def _evaluation(task: TorchTask) -> dict[str, Any] | None:
     return {**report, "peak_megabytes": resident_megabytes()} if report["ways"] else None
 
 
-def _train(parts: Parts, config: Config, federation: Federation) -> Weights:
-    if parts.training:
-        return parts.training.train(federation, config)
-    return federated_average(
-        lambda query: federation.collect(query, "train"),
-        [config],
-        parts.task.initial(1),
-        parts.plan.task.train_rounds,
-        parts.plan.task.train_epochs,
-        parts.task.trained,
-    )
-
-
-def private_training(plan: Plan, method: Tuner, task: TorchTask) -> Together | None:
-    """How a plan shares its budget between choice and training, if the training is private."""
+def with_training(plan: Plan, method: Tuner, task: TorchTask) -> Together:
+    """How a plan shares its budget between choice and private training."""
     terms = plan.training
-    if not terms.private:
-        return None
     start = task.initial(1)
     if task.trained < len(start):
         raise ValueError(
@@ -353,23 +346,9 @@ def private_training(plan: Plan, method: Tuner, task: TorchTask) -> Together | N
     return Together.planned(method, plan.space, training, start, budget, participation, share)
 
 
-def shared_budget(plan: Plan) -> Together:
-    """How a plan with private training shares its budget, before anybody is asked."""
-    task = task_of(plan, dataset_of(plan))
-    found = private_training(plan, tuner(plan, task), task)
-    if found is None:
-        raise ValueError("training.private is false; there is no budget to share")
-    return found
-
-
-def update_noise(plan: Plan) -> float:
-    """How long the noise of a mean update will be, in clipping norms; 0: there is none."""
-    task = task_of(plan, dataset_of(plan))
-    method = tuner(plan, task)
-    if not isinstance(method, TrainsPrivately):
-        return 0.0
-    variance = noise_for(method, plan.space, Budget(plan.privacy.epsilon, plan.privacy.delta))
-    return method.update_noise(plan.space, variance, participation_of(plan))
+def method_of(plan: Plan) -> Tuner:
+    """The method of a plan, before anybody is asked."""
+    return tuner(plan, task_of(plan, dataset_of(plan)))
 
 
 def participation_of(plan: Plan) -> Participation:

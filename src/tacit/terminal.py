@@ -40,8 +40,8 @@ from tacit.privacy.planner import (
 from tacit.privacy.planner import plan as make_plan
 from tacit.result import Result
 from tacit.tuners.combine import Combine
-from tacit.tuners.tuner import Tuner
-from tacit.tuning import Together, noise_for
+from tacit.tuners.together import Together
+from tacit.tuners.tuner import TrainsPrivately, Tuner, noise_for
 
 LARGE_ERROR = 0.25
 """From which noise on, as a share of an axis, a mean says little."""
@@ -254,46 +254,41 @@ def print_outlook(planned: RunPlan) -> None:
     warn_if_poor(console, priced)
 
 
-def print_training_outlook(planned: RunPlan, together: Together) -> None:
-    """How one budget is shared between choice and training, and what the noise leaves of both."""
+def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
+    """What of a training is protected, how one budget is shared, and what the noise leaves."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
     participation = Participation(clients, terms.dropout, terms.colluding)
-    console = Console(highlight=False)
-    chosen = spent(together.method.event(planned.space, together.variance), terms.delta)
-    noise = together.update_noise(participation)
-    console.print(
-        f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, replace-one) for choice and "
-        f"training together; the choice alone takes {_ceiling(chosen.epsilon)}"
-    )
-    if search.method == "vote":
-        candidates = planned.space.count(search.candidates, search.sampling)
-        good, bad = unanimous_votes(clients, candidates, search.votes, search.votes)
-        sigma = math.sqrt(together.variance * clients / participation.guaranteed)
-        console.print(
-            f"{search.votes} votes each: if all agree, a good candidate wins "
-            f"{percent(chance_of_good([good], [bad], sigma))} of the time"
-        )
-    _print_update_noise(console, planned, noise)
-
-
-def print_rounds_outlook(planned: RunPlan, noise: float) -> None:
-    """What a method that trains protects, and what the noise leaves of its updates and rewards."""
-    search, terms = planned.search, planned.privacy
     console = Console(highlight=False)
     unit = "record, add-or-remove-one" if search.mode == "record" else "client, replace-one"
     price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per {unit})"
     if math.isinf(terms.epsilon):
-        price = "ε = ∞: what clients send is not protected"
-    console.print(f"mode {search.mode}, {price}")
+        console.print(f"mode {search.mode}, ε = ∞: what clients send is not protected")
+        return
+    variance = noise_for(method, planned.space, Budget(terms.epsilon, terms.delta))
+    if isinstance(method, Together):
+        alone = spent(method.method.event(planned.space, variance), terms.delta)
+        console.print(
+            f"{price} for choice and training together; the choice alone takes "
+            f"{_ceiling(alone.epsilon)}"
+        )
+    else:
+        console.print(f"mode {search.mode}, {price} for choice and training together")
+    if search.method == "vote":
+        candidates = planned.space.count(search.candidates, search.sampling)
+        good, bad = unanimous_votes(clients, candidates, search.votes, search.votes)
+        sigma = math.sqrt(variance * clients / participation.guaranteed)
+        console.print(
+            f"{search.votes} votes each: if all agree, a good candidate wins "
+            f"{percent(chance_of_good([good], [bad], sigma))} of the time"
+        )
+    noise = 0.0
+    if isinstance(method, TrainsPrivately):
+        noise = method.update_noise(planned.space, variance, participation)
     if noise:
-        _print_update_noise(console, planned, noise)
-
-
-def _print_update_noise(console: Console, planned: RunPlan, noise: float) -> None:
-    console.print(
-        f"Updates clipped to {planned.training.clip:g}: the noise of their mean is {noise:.2g} "
-        "times as long as that in each round"
-    )
+        console.print(
+            f"Updates clipped to {planned.training.clip:g}: in a round, the noise of their mean is "
+            f"{noise:.2g} times as long as that"
+        )
     if noise > 1:
         console.print(
             "[yellow]Warning:[/yellow] noise that is longer than any update drowns the training: "

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 
 import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation
-from tacit.privacy.accounting import Budget, Guarantee, calibrate, spent
+from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import (
-    Composed,
-    Event,
     SampledGaussian,
     SkellamNormRelease,
     SkellamRelease,
-    Unprotected,
     compose,
     releases,
 )
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
-from tacit.privacy.planner import enough_noise
 from tacit.result import (
     ANY_SERVER,
+    COVERS,
     COVERS_NO_OUTPUT,
     COVERS_NOTHING,
     COVERS_TRAINING,
@@ -41,12 +38,10 @@ from tacit.result import (
 )
 from tacit.secure.graph import COMPLETE_UP_TO
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
-from tacit.sgd import Weights
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
-from tacit.training import PrivateAveraging
 from tacit.tuners.bandit import RECORD
-from tacit.tuners.tuner import Outcome, ProtectsPart, Tuner
+from tacit.tuners.tuner import Outcome, Tuner, noise_for
 from tacit.tuners.voting import Vote
 
 SKELLAM, SAMPLED = "skellam", "sampled gaussian"
@@ -56,10 +51,6 @@ MECHANISMS = {
     SampledGaussian: SAMPLED,
 }
 SHORTENED = "it was cut off before, and ended early to pay for what had been asked then"
-LIKELY = 0.95
-"""How often a good candidate should win a vote of unanimous clients before training is favoured."""
-LEAST_SHARE = 0.1
-"""Of the budget, for a vote: less would save the training next to nothing, and clients differ."""
 
 
 def tune(
@@ -124,97 +115,6 @@ def run_name(method: Tuner) -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{method.name}-{token_hex(4)}"
 
 
-def noise_for(method: Tuner, space: Space, budget: Budget) -> float:
-    """The least variance with which the method fits the budget; 0 if it adds no noise.
-
-    An infinite budget asks for none; only encrypted sums, and answers in clear, go without.
-
-    >>> from tacit.space import Float
-    >>> round(noise_for(Vote(), Space({"x": Float(0.0, 1.0)}), Budget(1.0, 1e-5)), 1)
-    138.9
-    """
-    asked = releases(method.event(space, 1.0))
-    if asked and math.isinf(budget.epsilon) and isinstance(method, ProtectsPart):
-        return method.own_noise(budget)
-    if not asked or math.isinf(budget.epsilon):
-        return 0.0
-    if any(isinstance(release, Unprotected) for release in asked):
-        raise ValueError(
-            f"the method {method.name!r} sends answers in clear, so its epsilon is infinite, and "
-            f"the budget's is {budget.epsilon:g}; allowed is an infinite budget (privacy.epsilon = "
-            "inf), if the clients agree to that"
-        )
-    return calibrate(lambda variance: method.event(space, variance), budget)
-
-
-@dataclass(frozen=True)
-class Together:
-    """A choice and the private training that follows it, on one budget and one noise level.
-
-    ``unit`` says how many steps of an update the noise takes for one, and so how the budget is
-    shared: training rounds have noise of standard deviation ``unit`` times that of the choice.
-    """
-
-    method: Tuner
-    training: PrivateAveraging
-    start: Weights = field(repr=False)
-    variance: float
-    unit: int
-
-    @classmethod
-    def planned(
-        cls,
-        method: Tuner,
-        space: Space,
-        training: PrivateAveraging,
-        start: Weights,
-        budget: Budget,
-        participation: Participation,
-        share: float = 0.0,
-    ) -> Together:
-        """The noise for both.
-
-        The choice gets this ``share`` of the budget, as a share of the squared distance between
-        neighbours, in which Gaussian-like noise adds up. Without one, a vote gets as much as makes
-        a good pick likely, at most half, and any other choice half; one that asks nobody, nothing.
-        The training gets what is left of epsilon when the choice is priced.
-        """
-        if math.isinf(budget.epsilon):
-            raise ValueError(
-                "private training needs a finite epsilon; found infinity: set privacy.epsilon"
-            )
-        alone = noise_for(method, space, budget)
-        if not alone:
-            whole = training.unit(start)
-            noise = calibrate(lambda v: training.event(start, whole, v), budget)
-            return cls(method, training, start, noise, whole)
-        variance = alone / (share or 0.5)
-        if isinstance(method, Vote) and not share:
-            candidates = space.count(method.candidates, method.sampling)
-            enough = enough_noise(participation, candidates, method.votes, LIKELY)
-            variance = min(max(variance, enough), alone / LEAST_SHARE)
-        chosen = method.event(space, variance)
-        noise = calibrate(lambda v: Composed((chosen, training.event(start, 1, v))), budget)
-        unit = math.ceil(math.sqrt(noise / variance))  # and the whole of epsilon, exactly:
-        exact = calibrate(
-            lambda v: Composed((method.event(space, v), training.event(start, unit, v))), budget
-        )
-        return cls(method, training, start, exact, unit)
-
-    def event(self, space: Space) -> Event:
-        """All that both will spend."""
-        chosen = self.method.event(space, self.variance)
-        return Composed((chosen, self.training.event(self.start, self.unit, self.variance)))
-
-    def update_noise(self, participation: Participation) -> float:
-        """How long the noise of a mean update is, in clipping norms, with every client present."""
-        return self.training.noise(self.start, self.unit, self.variance, participation)
-
-    def train(self, federation: Federation, config: Config) -> Weights:
-        """The model, trained privately with the choice."""
-        return self.training.train(federation, config, self.start, self.unit)
-
-
 def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Budget) -> Result:
     """The result of a run: what was chosen, and what the ledger says it cost."""
     charges = [charge for charge in federation.ledger.charges() if charge.run == federation.run]
@@ -254,10 +154,10 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
 
 
 def _covers(guarantee: Guarantee, federation: Federation, *, trained: bool) -> str:
-    covered = COVERS_TRAINING if trained else federation.covers
+    covered = COVERS_TRAINING if trained else COVERS
     if math.isinf(guarantee.epsilon):
         covered = COVERS_NO_OUTPUT if "sums" in guarantee.accounting else COVERS_NOTHING
-    return f"{covered} {federation.follows}".rstrip()
+    return covered if trained else f"{covered} {federation.follows}".rstrip()
 
 
 def _server(federation: Federation) -> str:

@@ -16,7 +16,7 @@ from tacit.rules import Adaptive, RecordSteps
 from tacit.space import Float, Space
 from tacit.torch_task import TorchClient, TorchTask
 from tacit.tuners.adaptive import AdaptiveRate
-from tacit.tuning import noise_for
+from tacit.tuners.tuner import noise_for
 from tests.federations import federation
 
 SPACE = Space({"learning_rate": Float(1e-4, 1.0, log=True)})

@@ -21,7 +21,8 @@ from tacit.rules import RecordSteps, Rule
 from tacit.sgd import Weights
 from tacit.space import Config, Float, Space
 from tacit.tuners.bandit import REWARDS_ONLY_NOTE, WHY_PUBLISHED, Bandit, Estimates, Stage
-from tacit.tuning import conclude, noise_for
+from tacit.tuners.tuner import noise_for
+from tacit.tuning import conclude
 from tests.federations import federation
 
 SPACE = Space({"rate": Float(0.0, 1.0)})

@@ -31,7 +31,7 @@ from tacit.tuners.combine import (
     Combine,
 )
 from tacit.tuners.modes import MODES
-from tacit.tuning import noise_for
+from tacit.tuners.tuner import noise_for
 from tests.federations import channel, federation
 
 SPACE = tacit.Space({"x": tacit.Float(0.0, 1.0), "y": tacit.Float(0.0, 1.0)})

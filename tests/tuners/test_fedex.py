@@ -10,7 +10,7 @@ from tacit.privacy.accounting import Budget
 from tacit.rewards import LOSS_SHARE, LocalSampled, SampledUpdate
 from tacit.space import Config
 from tacit.tuners.fedex import Exponentiated, FedEx
-from tacit.tuning import noise_for
+from tacit.tuners.tuner import noise_for
 from tests.federations import federation
 from tests.tuners.test_bandit import SPACE, Slope, start
 

@@ -18,7 +18,7 @@ from tacit.supernet import discretised, table_cells
 from tacit.torch_task import TorchClient, TorchTask
 from tacit.tuners.bandit import Stage
 from tacit.tuners.nas import DARTS, Feathers
-from tacit.tuning import noise_for
+from tacit.tuners.tuner import noise_for
 from tests.federations import federation
 
 SPACE = Space(

@@ -29,7 +29,8 @@ from tacit.simulation import DENSE, built_in_task
 from tacit.space import Config, Float, Space
 from tacit.training import PrivateAveraging, federated_average
 from tacit.tuners.baselines import RandomGuess
-from tacit.tuning import Together
+from tacit.tuners.together import Together
+from tacit.tuners.tuner import noise_for
 
 SEEDS = 3
 
@@ -111,23 +112,25 @@ def one(
     participation, budget = Participation(clients, 0.0), Budget(epsilon, 1e-5)
     config: Config = {"learning_rate": setup.rate, "server_learning_rate": setup.server_rate}
     both: Together | None = None
+    unasked = Space({"learning_rate": Float(setup.rate, 2 * setup.rate)})
+    variance = 0.0
     if math.isfinite(epsilon):
         training = PrivateAveraging(setup.rounds, setup.epochs, setup.clip)
-        unasked = Space({"learning_rate": Float(setup.rate, 2 * setup.rate)})
         start = task.initial(1)
         both = Together.planned(RandomGuess(2), unasked, training, start, budget, participation)
+        variance = noise_for(both, unasked, budget)
     federation = local_federation(
         members,
         participation,
         Ledger.in_memory("bench", budget),
         run="bench",
-        variance=both.variance if both else 0.0,
+        variance=variance,
         secure="plain",
         roster=False,
         trains=True,
     )
     if both:
-        weights = both.train(federation, config)
+        weights = both.training.train(federation, config, both.start, both.unit)
     else:
         weights = federated_average(
             lambda query: federation.gather(query, "training"),
@@ -140,7 +143,7 @@ def one(
     return {
         "accuracy": float(task.accuracies(weights, some)[0]),
         "ledger_epsilon": federation.ledger.total().epsilon,
-        "update_noise": both.update_noise(participation) if both else 0.0,
+        "update_noise": (both.update_noise(unasked, variance, participation) if both else 0.0),
         "parameters": sum(array.size for array in weights),
         "seconds": time.process_time() - begin,
     }

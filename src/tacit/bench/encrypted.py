@@ -39,7 +39,7 @@ from tacit.secure.protocol import ENCRYPTED
 from tacit.space import Config, Float, Space
 from tacit.task import FunctionClient
 from tacit.tuners.combine import Combine
-from tacit.tuning import noise_for
+from tacit.tuners.tuner import noise_for
 
 CLIENTS = (10, 20, 50, 100)
 QUICK_CLIENTS = (3, 10)

@@ -28,8 +28,8 @@ from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import Ledger
 from tacit.space import Float, Space
 from tacit.task import FunctionClient
+from tacit.tuners.tuner import noise_for
 from tacit.tuners.voting import Vote
-from tacit.tuning import noise_for
 
 CANDIDATES, VOTES = 50, 5
 _SPACE = Space({"x": Float(0.0, 1.0)})

@@ -41,9 +41,9 @@ from tacit.result import Result
 from tacit.secure.protocol import HIDING, TooFewClients
 from tacit.secure.roster import Roster
 from tacit.space import Dimension, Space, as_space
-from tacit.tuners.tuner import Tuner
+from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
-from tacit.tuning import conclude, noise_for, run_name
+from tacit.tuning import conclude, run_name
 
 SIMULATED_ON_FLOWER = (
     "a simulation on Flower: one machine plays the server and all clients, and holds every key"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from tacit.federation import Federation
-from tacit.privacy.accounting import Budget
-from tacit.privacy.events import Event
+from tacit.privacy.accounting import Budget, calibrate
+from tacit.privacy.events import Event, Unprotected, releases
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import IntArray
 from tacit.sgd import Weights
@@ -59,3 +60,27 @@ class ProtectsPart(Protocol):
 
     def own_noise(self, budget: Budget) -> float:
         """The variance that this part asks for; 0 if there is none."""
+
+
+def noise_for(method: Tuner, space: Space, budget: Budget) -> float:
+    """The least variance with which the method fits the budget; 0 if it adds no noise.
+
+    An infinite budget asks for none; only encrypted sums, and answers in clear, go without.
+
+    >>> from tacit.space import Float
+    >>> from tacit.tuners.voting import Vote
+    >>> round(noise_for(Vote(), Space({"x": Float(0.0, 1.0)}), Budget(1.0, 1e-5)), 1)
+    138.9
+    """
+    asked = releases(method.event(space, 1.0))
+    if asked and math.isinf(budget.epsilon) and isinstance(method, ProtectsPart):
+        return method.own_noise(budget)
+    if not asked or math.isinf(budget.epsilon):
+        return 0.0
+    if any(isinstance(release, Unprotected) for release in asked):
+        raise ValueError(
+            f"the method {method.name!r} sends answers in clear, so its epsilon is infinite, and "
+            f"the budget's is {budget.epsilon:g}; allowed is an infinite budget (privacy.epsilon = "
+            "inf), if the clients agree to that"
+        )
+    return calibrate(lambda variance: method.event(space, variance), budget)

@@ -1,0 +1,102 @@
+"""A choice and the private training that follows it, as one method: one budget, one epsilon.
+
+The choice is any tuner's; the training is :class:`~tacit.training.PrivateAveraging`. All releases
+of both have noise of the same variance, in units of their own: ``unit`` says how many steps of an
+update the noise takes for one, and so how the budget is shared. *Proof.* Both declare what they
+release, given what was released before; those events compose, and are charged to one ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tacit.federation import Federation
+from tacit.privacy.accounting import Budget, calibrate
+from tacit.privacy.events import Composed, Event
+from tacit.privacy.mechanisms import Participation
+from tacit.privacy.planner import enough_noise
+from tacit.sgd import Weights
+from tacit.space import Space
+from tacit.training import PrivateAveraging
+from tacit.tuners.tuner import Outcome, Tuner, noise_for
+from tacit.tuners.voting import Vote
+
+LIKELY = 0.95
+"""How often a good candidate should win a vote of unanimous clients before training is favoured."""
+LEAST_SHARE = 0.1
+"""Of the budget, for a vote: less would save the training next to nothing, and clients differ."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Choose, then train with the choice; :meth:`planned` shares the budget.
+
+    Args:
+        method: how to choose.
+        training: how to train.
+        start: the model to begin with.
+        unit: training rounds have noise of so many times the choice's standard deviation.
+    """
+
+    method: Tuner
+    training: PrivateAveraging
+    start: Weights = field(repr=False)
+    unit: int
+
+    @classmethod
+    def planned(
+        cls,
+        method: Tuner,
+        space: Space,
+        training: PrivateAveraging,
+        start: Weights,
+        budget: Budget,
+        participation: Participation,
+        share: float = 0.0,
+    ) -> Together:
+        """Share a budget.
+
+        The choice gets this ``share`` of it, as a share of the squared distance between
+        neighbours, in which Gaussian-like noise adds up. Without one, a vote gets as much as makes
+        a good pick likely, at most half, and any other choice half; one that asks nobody, nothing.
+        The training gets what is left of epsilon when the choice is priced.
+        """
+        if math.isinf(budget.epsilon):
+            raise ValueError(
+                "private training needs a finite epsilon; found infinity: set privacy.epsilon"
+            )
+        alone = noise_for(method, space, budget)
+        if not alone:
+            return cls(method, training, start, training.unit(start))
+        variance = alone / (share or 0.5)
+        if isinstance(method, Vote) and not share:
+            candidates = space.count(method.candidates, method.sampling)
+            enough = enough_noise(participation, candidates, method.votes, LIKELY)
+            variance = min(max(variance, enough), alone / LEAST_SHARE)
+        chosen = method.event(space, variance)
+        noise = calibrate(lambda v: Composed((chosen, training.event(start, 1, v))), budget)
+        return cls(method, training, start, math.ceil(math.sqrt(noise / variance)))
+
+    @property
+    def name(self) -> str:
+        """That of the choice."""
+        return self.method.name
+
+    def event(self, space: Space, variance: float) -> Event:
+        """All that both will spend."""
+        chosen = self.method.event(space, variance)
+        return Composed((chosen, self.training.event(self.start, self.unit, variance)))
+
+    def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
+        """How long the noise of a mean update is, in clipping norms."""
+        del space
+        return self.training.noise(self.start, self.unit, variance, participation)
+
+    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+        federation.check(self.event(space, federation.variance))
+        outcome = self.method.tune(federation, space, rng)
+        weights = self.training.train(federation, outcome.config, self.start, self.unit)
+        return replace(outcome, weights=weights)

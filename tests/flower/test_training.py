@@ -1,0 +1,61 @@
+"""Methods that train, given to ``tacit.flower.tune`` as they are given to ``tacit.tune``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import tacit.flower
+from tacit.flower.client import MakeClient
+from tacit.privacy.accounting import Budget
+from tacit.privacy.mechanisms import Participation
+from tacit.result import COVERS_TRAINING
+from tacit.space import Float, Space
+from tacit.training import PrivateAveraging
+from tacit.tuners.adaptive import AdaptiveRate
+from tacit.tuners.bandit import Bandit, Stage
+from tacit.tuners.fedex import FedEx
+from tacit.tuners.together import Together
+from tacit.tuners.tuner import Tuner
+from tacit.tuners.voting import Vote
+from tests.flower.clinics import NAME
+from tests.flower.grids import grid_of, server_context
+from tests.test_contracts import TASK, learner
+
+NODES = 5
+BUDGET = Budget(8.0, 1e-5)
+SPACE = Space({"learning_rate": Float(1e-3, 1.0, log=True)})
+METHODS: list[Tuner] = [
+    Bandit(TASK.initial, Stage(phases=1, drawn=2, most_rounds=1, train_rounds=2), candidates=4),
+    FedEx(TASK.initial, rounds=2, candidates=3),
+    AdaptiveRate(TASK.initial, rounds=2),
+    Together.planned(
+        Vote(votes=2, candidates=6),
+        SPACE,
+        PrivateAveraging(2, 1),
+        TASK.initial(1),
+        BUDGET,
+        Participation(NODES, 0.0),
+    ),
+]
+
+
+def node(number: int) -> MakeClient:
+    return lambda _context: learner(number)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_methods_that_train_run_over_flower_unchanged(method: Tuner) -> None:
+    grid = grid_of([node(number) for number in range(NODES)])
+    context = server_context(federation__name=NAME, federation__clients=NODES, privacy__dropout=0.0)
+    result = tacit.flower.tune(grid, context, space=SPACE, method=method, budget=BUDGET)
+    assert result.weights is not None
+    assert all(np.isfinite(array).all() for array in result.weights)
+    assert 7.5 < result.privacy.epsilon <= 8
+    assert result.privacy.covers == COVERS_TRAINING
+    assert result.rounds[-1]["epsilon"] == pytest.approx(result.privacy.epsilon)
+    assert len(result.rounds) in (2, 3)
+    assert not math.isinf(result.rounds[0]["epsilon"])
