@@ -141,6 +141,41 @@ def test_numbers_of_the_combining_page_are_recorded() -> None:
         assert ", ".join(f"{name} {times}" for name, times in won.items()) in page
 
 
+def claim_line(found: dict[str, Any]) -> str:
+    low, high = (f"{found[end]:+.3f}" for end in ("low", "high"))
+    return f"| {found['claim']} | {found['effect']:+.3f} ({low} to {high}) | {found['verdict']} |"
+
+
+def test_numbers_of_adaptive_rates_are_recorded() -> None:
+    page = (ROOT / "docs" / "while-training.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "adaptive.json").read_text())
+    for claim in recorded["claims"]:
+        assert claim_line(claim) in page
+    for method in dict.fromkeys(row["method"] for row in recorded["table"]):
+        best = [f"{row['best']:.3f}" for row in recorded["table"] if row["method"] == method]
+        assert f"| {method} | {' | '.join(best)} |" in page
+    assert recorded["core_seconds"] < 2 * 100 * 60, "a recorded run fits in 100 minutes on 2 cores"
+
+
+def test_numbers_of_private_averaging_are_recorded() -> None:
+    page = (ROOT / "docs" / "averaging.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "averaging.json").read_text())
+    rows = recorded["rows"]
+    for data, clients in dict.fromkeys((row["data"], row["clients"]) for row in rows):
+        cells = []
+        for epsilon in dict.fromkeys(str(row["epsilon"]) for row in rows):
+            key = (data, clients, epsilon)
+            own = [
+                row["accuracy"]
+                for row in rows
+                if (row["data"], row["clients"], str(row["epsilon"])) == key
+            ]
+            cells.append(f"{sum(own) / len(own):.3f}")
+        assert f"| {data} | {clients} | {' | '.join(cells)} |" in page
+    assert all(float(row["ledger_epsilon"]) <= float(row["epsilon"]) for row in rows)
+    assert recorded["core_seconds"] < 2 * 100 * 60
+
+
 def test_the_rungs_of_halving_are_explained() -> None:
     page = (ROOT / "docs" / "training.md").read_text()
     *early, last = [str(kept) for _, kept in rungs(candidates=100, effort=5)[:-1]]

@@ -274,7 +274,7 @@ def test_noise_of_the_mean_update_is_as_announced() -> None:
     variance = noise_for(both, SPACE, budget)
     built = federated([Pulls(0.0)] * 20, variance, budget)
     walked = flat(training.train(built, {"rate": 1.0}, START, both.unit))
-    expected = both.update_noise(SPACE, variance, participation) * 2.0 * math.sqrt(60)
+    expected = both.update_noise(SPACE, variance, participation) * 2.0 * math.sqrt(60 * LENGTH)
     assert expected / 1.8 < np.linalg.norm(walked) < expected * 1.8
 
 

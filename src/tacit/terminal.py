@@ -221,6 +221,9 @@ def round_rows(progress: Progress) -> Callable[[RoundNote], None]:
     return show
 
 
+LOUD = 0.1
+"""Noise of a mean update, in clipping norms, from which on most of the training was lost in
+``tacit bench averaging``."""
 _WITHOUT_CANDIDATES = ("adaptive", "darts")
 
 
@@ -287,12 +290,12 @@ def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
     if noise:
         console.print(
             f"Updates clipped to {planned.training.clip:g}: in a round, the noise of their mean is "
-            f"{noise:.2g} times as long as that"
+            f"{noise:.2g} times that in every direction"
         )
-    if noise > 1:
+    if noise > LOUD:
         console.print(
-            "[yellow]Warning:[/yellow] noise that is longer than any update drowns the training: "
-            "have more clients, fewer rounds, a smaller network or a larger epsilon"
+            f"[yellow]Warning:[/yellow] beyond {LOUD:g} times the clip, noise drowns most of the "
+            "training: have more clients, fewer rounds or a larger epsilon"
         )
 
 

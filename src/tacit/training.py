@@ -128,10 +128,12 @@ class PrivateAveraging:
     def noise(
         self, start: Weights, unit: int, variance: float, participation: Participation
     ) -> float:
-        """How long the noise of a mean update is, in clipping norms, with every client present."""
-        length = sum(array.size for array in start)
+        """The noise of a mean update in every direction, in clipping norms, with all present.
+
+        A standard deviation: that of any coordinate, and of the direction in which updates agree.
+        """
         delivered = variance * participation.clients / participation.guaranteed
-        return unit * math.sqrt(delivered * length) / (self._steps(start) * participation.clients)
+        return unit * math.sqrt(delivered) / (self._steps(start) * participation.clients)
 
     def train(self, federation: Federation, config: Config, start: Weights, unit: int) -> Weights:
         """The weights after all rounds; ``start`` has one model."""

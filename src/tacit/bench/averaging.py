@@ -140,10 +140,12 @@ def one(
             setup.epochs,
         )
     some = test.take(np.random.default_rng(0).permutation(len(test))[: setup.test_examples])
+    size = sum(array.size for array in weights)
+    noise = both.update_noise(unasked, variance, participation) if both else 0.0
     return {
         "accuracy": float(task.accuracies(weights, some)[0]),
         "ledger_epsilon": federation.ledger.total().epsilon,
-        "update_noise": (both.update_noise(unasked, variance, participation) if both else 0.0),
-        "parameters": sum(array.size for array in weights),
+        "update_noise": math.sqrt(size) * noise,
+        "parameters": size,
         "seconds": time.process_time() - begin,
     }

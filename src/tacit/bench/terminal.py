@@ -157,14 +157,14 @@ def print_combine(result: dict[str, Any]) -> None:
 def print_averaging(result: dict[str, Any], out: Path) -> None:
     """Accuracy against epsilon."""
     rows = result["rows"]
-    table = Table("Data", "Clients", "ε", "Accuracy", "Noise of the mean update")
+    table = Table("Data", "Clients", "ε", "Accuracy", "Noise of the mean, in every direction")
     seen = dict.fromkeys((row["data"], row["clients"], row["epsilon"]) for row in rows)
     for data, clients, epsilon in seen:
         own = [
             r for r in rows if (r["data"], r["clients"], r["epsilon"]) == (data, clients, epsilon)
         ]
         accuracy = sum(row["accuracy"] for row in own) / len(own)
-        noise = f"{own[0]['update_noise']:.2g} x clip"
+        noise = f"{own[0]['update_noise'] / own[0]['parameters'] ** 0.5:.2g} x clip"
         table.add_row(data, str(clients), f"{epsilon:g}", f"{accuracy:.3f}", noise)
     console = Console(highlight=False)
     console.print(table)

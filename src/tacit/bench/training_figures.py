@@ -44,7 +44,7 @@ def averaging(result: Mapping[str, Any]) -> list[Figure]:
             _line(plot, own, "epsilon", "accuracy", finite, label, colour, column)
             _level(plot, own, finite, f"{label}, no noise", colour, column)
         plot.update_xaxes(type="log", tickvals=finite, title_text="ε", row=1, col=column)
-    plot.update_yaxes(title_text="test accuracy", range=[0, 1], col=1)
+    plot.update_yaxes(title_text="test accuracy", range=[0, 1])
     return [plot]
 
 
@@ -72,8 +72,10 @@ def adaptive(result: Mapping[str, Any]) -> list[Figure]:
             at = [row for row in rows if row["method"] == method and row["random"] == share]
             values = sorted({row["rate"] for row in at})
             _line(rates, at, "rate", "accuracy", values, method, colour, column)
-    rates.update_xaxes(type="log", title_text="first learning rate")
-    rates.update_yaxes(title_text="test accuracy", rangemode="tozero", col=1)
+    rates.update_xaxes(
+        type="log", dtick=1, exponentformat="power", title_text="first learning rate"
+    )
+    rates.update_yaxes(title_text="test accuracy", rangemode="tozero")
     return [best, rates]
 
 
@@ -163,7 +165,7 @@ def _panels(title: str, names: Sequence[str], spread: str = _SPREAD) -> Figure:
     plot.update_layout(
         template="plotly_white",
         height=430,
-        margin={"t": 120, "l": 70, "r": 20, "b": 60},
+        margin={"t": 90, "l": 70, "r": 20, "b": 60},
         title={"text": f"{title}{words}", "y": 0.95, "yanchor": "top"},
         legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
     )

@@ -76,7 +76,7 @@ class AdaptiveRate:
         return self._averaging.event(start, self._averaging.unit(start), variance)
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
-        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        """The noise of a mean update in every direction, in clipping norms; 0 if there is none."""
         if self.mode != "dp":
             return 0.0
         start = self._start(space)

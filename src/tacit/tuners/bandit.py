@@ -160,7 +160,7 @@ class Stage:
     def noise(
         self, start: Weights, share: float, variance: float, participation: Participation
     ) -> float:
-        """How long the noise of a mean update is, in clipping norms."""
+        """The noise of a mean update in every direction, in clipping norms."""
         return self.averaging.noise(start, self.unit(start, share), variance, participation)
 
     def record_rule(self, share: float, variance: float) -> Rule:
@@ -233,7 +233,7 @@ class Bandit:
         return self.stage.event(self.start(1), self.reward_share, variance)
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
-        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        """The noise of a mean update in every direction, in clipping norms; 0 if there is none."""
         del space
         if self.mode != PRIVATE:
             return 0.0

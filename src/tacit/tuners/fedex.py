@@ -116,13 +116,12 @@ class FedEx:
         )
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
-        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        """The noise of a mean update in every direction, in clipping norms; 0 if there is none."""
         if self.mode == "clear":
             return 0.0
-        size = sum(array.size for array in self.start(1))
-        delivered = variance * participation.clients / participation.guaranteed
         del space
-        return math.sqrt(delivered * size) / participation.clients
+        delivered = variance * participation.clients / participation.guaranteed
+        return math.sqrt(delivered) / participation.clients
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         arms = space.candidates(self.candidates, self.sampling, rng)

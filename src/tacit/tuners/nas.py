@@ -90,7 +90,7 @@ class Feathers:
         return Composed(tuple(stage.event(network, share, variance) for stage in stages))
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
-        """How long the noise of a mean update is in the search stage, in clipping norms."""
+        """The noise of a mean update in every direction, in the search stage, in clipping norms."""
         del space
         if self.mode != PRIVATE:
             return 0.0

@@ -91,7 +91,7 @@ class Together:
         return Composed((chosen, self.training.event(self.start, self.unit, variance)))
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
-        """How long the noise of a mean update is, in clipping norms."""
+        """The noise of a mean update in every direction, in clipping norms."""
         del space
         return self.training.noise(self.start, self.unit, variance, participation)
 

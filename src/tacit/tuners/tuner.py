@@ -51,7 +51,7 @@ class TrainsPrivately(Protocol):
     """A tuner that may train by noisy sums of updates."""
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
-        """How long the noise of a mean update is, in clipping norms; 0 if there is none."""
+        """The noise of a mean update in every direction, in clipping norms; 0 if there is none."""
 
 
 @runtime_checkable
