@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit import endpoint, query, updates
+from tacit import dp_training, endpoint, oracles, query, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
+from tacit.tuners import selection
 
 
 def halved_variance() -> None:
@@ -174,6 +175,27 @@ def careless_rounding() -> None:
     setattr(updates, "rounded", once)  # noqa: B010
 
 
+def unpaid_scores() -> None:
+    """The records on which the best model is decided pay nothing."""
+    trained = events.Selected.rdp
+
+    def without_scores(self: events.Selected, orders: Any) -> Any:
+        return trained(dataclasses.replace(self, score_noise=1e9), orders)
+
+    setattr(events.Selected, "rdp", without_scores)  # noqa: B010
+
+
+def seeded_front() -> None:
+    """A private front draws its noise from the plan's seed."""
+    setattr(oracles, "Secret", lambda: dp_training.Seeded(0))  # noqa: B010
+
+
+def known_order() -> None:
+    """A selection tries the candidates in an order that everybody knows."""
+    known = type("Known", (), {"randbelow": staticmethod(lambda _limit: 0)})
+    setattr(selection, "secrets", known)  # noqa: B010
+
+
 def unpaid_half_step() -> None:
     """An adaptive step draws two private gradients and pays for one."""
     real: property = vars(query.LocalTraining)["event"]
@@ -231,6 +253,15 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             unpaid_half_step,
             "tuners/test_adaptive.py::test_record_level_pays_for_both_half_steps",
         ),
+        (
+            unpaid_scores,
+            "privacy/test_selection.py::test_never_cheaper_than_dp_accounting_says[poisson]",
+        ),
+        (
+            seeded_front,
+            "test_pareto_job.py::test_a_private_front_has_noise_that_no_seed_tells",
+        ),
+        (known_order, "tuners/test_selection.py::test_candidates_are_drawn_secretly"),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
             trusting_client,

@@ -14,6 +14,7 @@ import pytest
 
 from tacit import rewards, updates
 from tacit.data.examples import Examples
+from tacit.dp_training import Recipe
 from tacit.federation import Federation, secure_sum
 from tacit.journal import Journal
 from tacit.networks import dense
@@ -22,6 +23,7 @@ from tacit.privacy.bounds import BordaVotes, Bound, Box, Marks, NormBall, OnePoi
 from tacit.privacy.events import compose
 from tacit.privacy.ledger import BudgetExceeded
 from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism
+from tacit.privacy.selection import Runs
 from tacit.rules import Bilevel
 from tacit.secure.encrypted import EncryptedParticipant
 from tacit.secure.masks import MaskedParticipant
@@ -39,6 +41,7 @@ from tacit.tuners.combine import STRATEGIES, SUMMABLE, Combine
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.nas import Feathers
+from tacit.tuners.selection import Selection
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import Outcome, Tuner, noise_for
 from tacit.tuners.voting import Vote
@@ -68,7 +71,12 @@ PRIVATE: list[Tuner] = [
         candidates=4,
     ),
 ]
+ROWS = np.random.default_rng(9).normal(size=(60, 2)).astype(np.float32)
+KNOWN = Examples(ROWS, (ROWS[:, 0] > 0).astype(np.int64))
+OWN = KNOWN.take(np.arange(40)), KNOWN.take(np.arange(40, 60))
 RECORD_LEVEL: list[Tuner] = [
+    Selection(Recipe(lot=4, steps=6), *OWN, 2, Runs(3.0, 1.0), candidates=6),
+    Selection(Recipe(lot=4, steps=6), *OWN, 2, Runs(3.0, 1.0), candidates=5, mode="watched"),
     Bandit(TASK.initial, STAGE, candidates=6, mode="record"),
     AdaptiveRate(TASK.initial, rounds=3, mode="record"),
 ]

@@ -18,11 +18,11 @@ from tacit.bench.terminal import print_speed, scaling_table
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
 from tacit.halving import rungs
+from tacit.pareto_plan import load_pareto_plan
 from tacit.plan import load_plan
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PLAN_PAGE = (ROOT / "docs" / "plan.md").read_text()
 
 
 def python_of(page: str) -> dict[str, Any]:
@@ -32,7 +32,9 @@ def python_of(page: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/combine.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/combine.md", "docs/selection.md", "docs/training.md"]
+)
 def test_python_of_a_page_runs_within_its_budget(page: str) -> None:
     assert python_of(page)["result"].privacy.epsilon <= 1
 
@@ -42,6 +44,11 @@ def test_python_of_private_training_returns_the_model() -> None:
     assert 7 < result.privacy.epsilon <= 8
     assert [array.shape for array in result.weights] == [(1, 10, 64), (1, 10)]
     assert "training of the model" in result.privacy.covers
+
+
+def test_python_of_fronts_searches_one() -> None:
+    front = python_of("docs/pareto.md")["front"]
+    assert len(front.points) == 12
 
 
 def test_three_lines_load_a_score_table() -> None:
@@ -82,12 +89,18 @@ def test_make_targets_of_the_readme_exist(target: str) -> None:
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
-def test_every_key_of_a_plan_is_explained_with_its_default() -> None:
-    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| `([^`]*)` \|", PLAN_PAGE, re.MULTILINE)
+@pytest.mark.parametrize(
+    ("page", "plan"),
+    [("plan.md", load_plan(None, [])), ("pareto.md", load_pareto_plan(None, []))],
+    ids=["tune", "pareto"],
+)
+def test_every_key_of_a_plan_is_explained_with_its_default(page: str, plan: Any) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| `([^`]*)` \|", text, re.MULTILINE)
     explained = {(section, key): tomllib.loads(f"v = {text}")["v"] for section, key, text in rows}
     defaults = {
         (section, key): value
-        for section, table in load_plan(None, []).to_json().items()
+        for section, table in plan.to_json().items()
         for key, value in table.items()
         if section != "space"
     }

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tacit.flower_project import write_project
-from tacit.plan import read_plan, read_table
+from tacit.plan import read_plan
+from tacit.settings import read_table
 from tests.command_line import document, refusal, tacit
 
 

@@ -21,6 +21,7 @@ from tacit.tuners.combine import Combine
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.flora import Flora
 from tacit.tuners.nas import Feathers
+from tacit.tuners.selection import Selection
 from tacit.tuners.together import Together
 from tacit.tuners.voting import Vote
 from tacit.tuning import tune
@@ -45,6 +46,7 @@ __all__ = [
     "RandomGuess",
     "Result",
     "ScoreTable",
+    "Selection",
     "SklearnTask",
     "Space",
     "Stage",

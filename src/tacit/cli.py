@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn, Protocol
@@ -17,29 +16,22 @@ import typer
 from rich.console import Console
 
 import tacit
-from tacit.commands import bench, data, ledger, roster, tables
-from tacit.commands.options import AsJson, Colluding, DataDir, Delta, Dropout, Epsilon, whole
+from tacit.commands import bench, data, ledger, pareto, price, roster, tables
+from tacit.commands.options import AsJson, DataDir, whole
 from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
 from tacit.files import json_text
 from tacit.plan import TRAINING_METHODS, Plan, load_plan, plan_in
-from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
-from tacit.privacy.mechanisms import Participation
-from tacit.privacy.planner import plan as make_plan
-from tacit.privacy.planner import reward_plan
 from tacit.result import Result
 from tacit.secure.protocol import SpoiledSum, TooFewClients
 from tacit.terminal import (
-    plan_table,
     print_json,
     print_outlook,
     print_result,
-    print_reward_plan,
     print_training_outlook,
     progress_bars,
     round_rows,
     stage_bars,
-    warn_if_poor,
 )
 
 app = typer.Typer(
@@ -47,10 +39,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("plan")(price.plan)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(roster.app, name="roster")
 app.add_typer(data.app, name="data")
 app.add_typer(tables.app, name="tables")
+app.add_typer(pareto.app, name="pareto")
 app.add_typer(bench.app, name="bench")
 
 
@@ -193,91 +187,3 @@ def _engine(name: str) -> _Engine:
     from tacit import job
 
     return job.run
-
-
-@app.command()
-def plan(
-    clients: Annotated[
-        int,
-        typer.Option(parser=whole, metavar="N", help="How many clients take part, at least 2."),
-    ],
-    epsilon: Epsilon,
-    delta: Delta,
-    method: Annotated[
-        str, typer.Option(metavar="NAME", help="What is priced: vote or feathers.")
-    ] = "vote",
-    candidates: Annotated[
-        int | None,
-        typer.Option(parser=whole, metavar="N", help="Vote: how many configurations there are."),
-    ] = None,
-    votes: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole, metavar="N", help="Vote: how many candidates a client votes for."
-        ),
-    ] = None,
-    drawn: Annotated[
-        int,
-        typer.Option(
-            parser=whole, metavar="N", help="FEATHERS: configurations tried in a reward round."
-        ),
-    ] = 5,
-    rounds: Annotated[
-        int, typer.Option(parser=whole, metavar="N", help="FEATHERS: reward rounds in all.")
-    ] = 57,
-    reward_share: Annotated[
-        float,
-        typer.Option(metavar="S", help="FEATHERS: share of the budget that rewards have."),
-    ] = 1.0,
-    dropout: Dropout = 0.1,
-    colluding: Colluding = 0.0,
-    good: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole, metavar="N", help="Good candidates assumed; default: as many as votes."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Price a private vote, or FEATHERS' rewards, before anybody is asked.
-
-    Says how likely a vote succeeds, or what the noise leaves of the rewards.
-
-    Example: tacit plan --clients 50 --candidates 100 --votes 5 --epsilon 1 --delta 1e-5
-
-    Example: tacit plan --method feathers --clients 100 --rounds 20 --epsilon 3 --delta 1e-5
-    """
-    participation, budget = Participation(clients, dropout, colluding), Budget(epsilon, delta)
-    terms = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "unit": "client",
-        "relation": "replace-one",
-        "dropout": dropout,
-        "colluding": colluding,
-    }
-    console = Console(highlight=False)
-    if method == "feathers":
-        priced = reward_plan(participation, drawn, rounds, budget, reward_share)
-        if as_json:
-            print_json({"privacy": terms, "method": method, **asdict(priced)})
-            return
-        print_reward_plan(console, priced, participation, budget, reward_share)
-        return
-    if method != "vote":
-        raise ValueError(f"--method is {method!r}; allowed are vote and feathers")
-    if candidates is None or votes is None:
-        raise ValueError(
-            f"--candidates is {candidates} and --votes {votes}; a vote needs both as whole numbers"
-        )
-    planned = make_plan(participation, candidates, votes, budget, good)
-    if as_json:
-        print_json({"privacy": terms, **asdict(planned)})
-        return
-    console.print(
-        f"[bold]A private vote[/bold]: {clients} clients, {votes} of {candidates} candidates each, "
-        f"ε = {epsilon:g}, δ = {delta:g} (per client, replace-one)"
-    )
-    console.print(plan_table(planned, participation, good or votes))
-    if warn_if_poor(console, planned) and planned.recommended_votes != votes:
-        console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")

@@ -45,6 +45,7 @@ from tacit.task import Client
 
 EVALUATE = "evaluate"
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
+ONE_HOLDER = "one holder of data trained on its own records; no client was asked"
 BoolArray = npt.NDArray[np.bool_]
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many clients are through it, and how many there are."""
@@ -483,5 +484,23 @@ def local_federation(
         signed=roster,
         deadline=deadline,
         record_level=record_level,
+        journal=journal,
+    )
+
+
+def lone_holder(
+    ledger: Ledger, run: str, variance: float, journal: Journal | None = None
+) -> Federation:
+    """For methods in which one holder of data asks nobody."""
+    channel = LocalChannel([], {}, lambda *_: None, [])
+    return Federation(
+        channel,
+        secure_sum(PLAIN, None),
+        ledger,
+        Participation(2, 0.0),
+        run,
+        variance,
+        setting=ONE_HOLDER,
+        record_level=True,
         journal=journal,
     )

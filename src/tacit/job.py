@@ -15,16 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from tacit.data.examples import Dataset
+from tacit.data.examples import Dataset, split_validation
 from tacit.data.partitions import partition
 from tacit.data.sources import load
-from tacit.federation import Federation, Progress, Watch, local_federation
+from tacit.dp_training import Recipe
+from tacit.federation import Federation, Progress, Watch, local_federation, lone_holder
 from tacit.files import write_whole
 from tacit.journal import Journal, resident_megabytes
 from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
+from tacit.privacy.selection import SHAPES, Runs
 from tacit.report import write_run
 from tacit.result import Result
 from tacit.rules import (
@@ -44,6 +46,7 @@ from tacit.tuners.bandit import Bandit, Stage
 from tacit.tuners.baselines import Opt, RandomGuess
 from tacit.tuners.fedex import FedEx
 from tacit.tuners.nas import DARTS, Feathers
+from tacit.tuners.selection import Selection
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
@@ -89,8 +92,9 @@ class Parts:
         dataset = dataset_of(plan)
         task = task_of(plan, dataset)
         budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
-        method = tuner(plan, task)
-        clients = clients_of(plan, dataset, task)
+        method = tuner(plan, task, dataset)
+        alone = isinstance(method, Selection)
+        clients = [] if alone else clients_of(plan, dataset, task)
         noise = noise_for(method, plan.space, budget)
         return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
 
@@ -102,7 +106,8 @@ class Parts:
     @property
     def trains_in_clear(self) -> bool:
         """Whether clients agree to train with the choice, at no charge."""
-        return self.plan.search.method not in TRAINING_METHODS and not self.plan.training.private
+        by_itself = self.plan.search.method in (*TRAINING_METHODS, "selection")
+        return not by_itself and not self.plan.training.private
 
     @property
     def record_level(self) -> bool:
@@ -140,7 +145,7 @@ def carry_out(
     result = replace(result, evaluation=_evaluation(task))
     write_run(result, plan.to_toml(), out)
     weights = outcome.weights
-    if weights is None and plan.task.train_rounds:
+    if weights is None and plan.task.train_rounds and parts.trains_in_clear:
         weights = federated_average(
             lambda query: federation.collect(query, "train"),
             [result.config],
@@ -162,6 +167,8 @@ def carry_out(
 
 def _local(parts: Parts, progress: Progress) -> Federation:
     terms, journal = parts.plan.federation, parts.journal()
+    if isinstance(parts.method, Selection):
+        return lone_holder(parts.ledger(), journal.pieces[RUN], parts.variance, journal)
     return local_federation(
         parts.clients,
         parts.participation,
@@ -227,8 +234,10 @@ def clients_of(plan: Plan, dataset: Dataset, task: TorchTask) -> list[TorchClien
         raise ValueError(f"federation.{error}") from None
 
 
-def tuner(plan: Plan, network: TorchTask) -> Tuner:
+def tuner(plan: Plan, network: TorchTask, dataset: Dataset) -> Tuner:
     """The method that a plan names, with the training that follows, if that is private."""
+    if plan.search.method == "selection":
+        return selection_tuner(plan, dataset)
     method = chooser(plan, network)
     return with_training(plan, method, network) if plan.training.private else method
 
@@ -254,6 +263,27 @@ def chooser(plan: Plan, network: TorchTask) -> Tuner:
         ),
     }
     return methods[search.method]
+
+
+def selection_tuner(plan: Plan, dataset: Dataset) -> Selection:
+    """The best of some private trainings, where one holder has all the data."""
+    terms, search = plan.selection, plan.search
+    whole = dataset.standardise(dataset.train)
+    rng = np.random.default_rng(search.seed)
+    train, validation = split_validation(whole, plan.task.validation, rng)
+    recipe = Recipe(plan.task.hidden, optimiser=terms.optimiser, lot=terms.lot, steps=terms.steps)
+    runs = Runs(terms.mean_runs, SHAPES[terms.shape])
+    return Selection(
+        recipe,
+        train,
+        validation,
+        len(dataset.classes),
+        runs,
+        search.candidates,
+        search.sampling,
+        search.mode,
+        terms.clip,
+    )
 
 
 def training_tuner(plan: Plan, network: TorchTask) -> Tuner:
@@ -348,7 +378,8 @@ def with_training(plan: Plan, method: Tuner, task: TorchTask) -> Together:
 
 def method_of(plan: Plan) -> Tuner:
     """The method of a plan, before anybody is asked."""
-    return tuner(plan, task_of(plan, dataset_of(plan)))
+    dataset = dataset_of(plan)
+    return tuner(plan, task_of(plan, dataset), dataset)
 
 
 def participation_of(plan: Plan) -> Participation:

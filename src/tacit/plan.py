@@ -1,4 +1,4 @@
-"""The plan of a run: a TOML file with seven sections, every key checked and explained.
+"""The plan of a run: a TOML file with eight sections, every key checked and explained.
 
 An error names the key, the value found and what is allowed. What a plan leaves out takes the
 default, and the plan as run is written next to the results, complete.
@@ -7,32 +7,46 @@ default, and the plan as run is written next to the results, complete.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
+from tacit.dp_training import OPTIMISERS
 from tacit.halving import LOCAL_SEARCHES
 from tacit.local_search import SAMPLERS
 from tacit.networks import NETWORKS
 from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
+from tacit.privacy.selection import SHAPES
 from tacit.rules import ARCHITECTURE_HYPERPARAMETERS
+from tacit.settings import (
+    changed_table,
+    flag,
+    number,
+    one_of,
+    read_section,
+    read_table,
+    text,
+    whole,
+    widths,
+)
 from tacit.sgd import METRICS, SERVER_HYPERPARAMETERS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
 from tacit.tuners.combine import STRATEGIES, Combine
 from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.modes import MODES
+from tacit.tuners.selection import MODES as SELECTION_MODES
+from tacit.tuners.selection import TUNABLE
 from tacit.tuners.tuner import Tuner
 
 PLAN = "plan.toml"
 """The plan as run, in the folder of a run."""
 TRAINING_METHODS = ("bandit", "feathers", "feathers-published", "darts", "fedex", "adaptive")
 """Methods that train a model while they tune."""
-METHODS = ("vote", "combine", "flora", "random-guess", "opt", *TRAINING_METHODS)
-ALL_MODES = (*MODES, "record", "rewards-only")
+METHODS = ("vote", "combine", "flora", "selection", "random-guess", "opt", *TRAINING_METHODS)
+ALL_MODES = (*MODES, "record", "rewards-only", *SELECTION_MODES)
 DENSE, CELLS = "dense", "cells"
 FACTORS = ("authors", "printed")
 SECURE_SUMS = ("masks", "encrypted", "plain")
@@ -43,143 +57,119 @@ DEFAULT_SPACE: dict[str, Any] = {
     "momentum": {"low": 0.0, "high": 0.95},
 }
 
-Section = TypeVar("Section")
-
-
-def _one_of(default: str, options: Sequence[str]) -> Any:
-    allowed = " or ".join(repr(option) for option in options)
-    return field(default=default, metadata={"ok": lambda v: v in options, "allowed": allowed})
-
-
-def _whole(default: int, least: int, most: int) -> Any:
-    allowed = f"a whole number from {least} to {most}"
-    return field(default=default, metadata={"ok": lambda v: least <= v <= most, "allowed": allowed})
-
-
-def _number(default: float, least: float, most: float, also: str = "") -> Any:
-    def ok(value: float) -> bool:
-        return least <= value <= most or (bool(also) and value == math.inf)
-
-    allowed = f"a number from {least:g} to {most:g}{also}"
-    return field(default=default, metadata={"ok": ok, "allowed": allowed})
-
-
-def _widths(default: tuple[int, ...]) -> Any:
-    def ok(value: tuple[int, ...]) -> bool:
-        return all(type(width) is int and 1 <= width <= 4096 for width in value)
-
-    allowed = "a list of whole numbers from 1 to 4096"
-    return field(default=default, metadata={"ok": ok, "allowed": allowed})
-
-
-def _text(default: str, allowed: str) -> Any:
-    return field(default=default, metadata={"ok": lambda _value: True, "allowed": allowed})
-
-
-def _flag(default: bool) -> Any:
-    return field(default=default, metadata={"ok": lambda _value: True, "allowed": "true or false"})
-
 
 @dataclass(frozen=True)
 class Task:
     """What is learned: data, a network, how a client scores, how the federation trains."""
 
-    data: str = _one_of("digits", tuple(DATASETS))
-    data_dir: str = _text("", "the folder that holds the data, or nothing")
-    network: str = _one_of(DENSE, (DENSE, CELLS, *NETWORKS))
-    hidden: tuple[int, ...] = _widths((32,))
-    batch: int = _whole(16, 1, 65_536)
-    validation: float = _number(0.25, 0.01, 0.9)
-    score: str = _one_of("error", METRICS)
-    score_epochs: int = _whole(20, 1, 1000)
-    train_epochs: int = _whole(5, 1, 1000)
-    train_rounds: int = _whole(10, 0, 1000)
+    data: str = one_of("digits", tuple(DATASETS))
+    data_dir: str = text("", "the folder that holds the data, or nothing")
+    network: str = one_of(DENSE, (DENSE, CELLS, *NETWORKS))
+    hidden: tuple[int, ...] = widths((32,))
+    batch: int = whole(16, 1, 65_536)
+    validation: float = number(0.25, 0.01, 0.9)
+    score: str = one_of("error", METRICS)
+    score_epochs: int = whole(20, 1, 1000)
+    train_epochs: int = whole(5, 1, 1000)
+    train_rounds: int = whole(10, 0, 1000)
 
 
 @dataclass(frozen=True)
 class Search:
     """How a configuration is chosen."""
 
-    method: str = _one_of("vote", METHODS)
-    candidates: int = _whole(100, 2, 1_000_000)
-    sampling: str = _one_of("sobol", SAMPLERS)
-    votes: int = _whole(5, 1, 1_000_000)
-    local: str = _one_of("full", LOCAL_SEARCHES)
-    mode: str = _one_of("dp", ALL_MODES)
-    strategy: str = _one_of("dbscan", STRATEGIES)
-    points: int = _whole(10, 1, 10_000)
-    min_points: int = _whole(0, 0, 1_000_000)
-    surface: str = _one_of("sgm", SURFACES)
-    clip: float = _number(1.0, 0.001, 1000.0)
-    seed: int = _whole(1, 0, 2**63 - 1)
+    method: str = one_of("vote", METHODS)
+    candidates: int = whole(100, 2, 1_000_000)
+    sampling: str = one_of("sobol", SAMPLERS)
+    votes: int = whole(5, 1, 1_000_000)
+    local: str = one_of("full", LOCAL_SEARCHES)
+    mode: str = one_of("dp", ALL_MODES)
+    strategy: str = one_of("dbscan", STRATEGIES)
+    points: int = whole(10, 1, 10_000)
+    min_points: int = whole(0, 0, 1_000_000)
+    surface: str = one_of("sgm", SURFACES)
+    clip: float = number(1.0, 0.001, 1000.0)
+    seed: int = whole(1, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True)
 class Rounds:
     """How methods that train while they tune divide their rounds."""
 
-    phases: int = _whole(2, 1, 1000)
-    drawn: int = _whole(5, 1, 1000)
-    alpha: float = _number(0.65, 0.01, 0.99)
-    beta: float = _number(4.0, 0.0, 1000.0)
-    rewards: int = _whole(5, 0, 1000)
-    evaluation_phases: int = _whole(1, 1, 1000)
-    reward_clip: float = _number(1.0, 1e-6, 1e6)
-    reward_share: float = _number(0.2, 0.01, 0.99)
-    reward_epsilon: float = _number(1.0, LEAST_EPSILON, LARGEST_EPSILON)
-    tolerance: float = _number(1.0, 1e-9, 1e9)
-    factor: str = _one_of("authors", FACTORS)
-    first_rate: float = _number(0.001, 1e-12, 1e6)
-    record_rate: float = _number(0.1, 1e-6, 1.0)
-    record_steps: int = _whole(10, 1, 1_000_000)
-    record_clip: float = _number(1.0, 1e-6, 1e6)
+    phases: int = whole(2, 1, 1000)
+    drawn: int = whole(5, 1, 1000)
+    alpha: float = number(0.65, 0.01, 0.99)
+    beta: float = number(4.0, 0.0, 1000.0)
+    rewards: int = whole(5, 0, 1000)
+    evaluation_phases: int = whole(1, 1, 1000)
+    reward_clip: float = number(1.0, 1e-6, 1e6)
+    reward_share: float = number(0.2, 0.01, 0.99)
+    reward_epsilon: float = number(1.0, LEAST_EPSILON, LARGEST_EPSILON)
+    tolerance: float = number(1.0, 1e-9, 1e9)
+    factor: str = one_of("authors", FACTORS)
+    first_rate: float = number(0.001, 1e-12, 1e6)
+    record_rate: float = number(0.1, 1e-6, 1.0)
+    record_steps: int = whole(10, 1, 1_000_000)
+    record_clip: float = number(1.0, 1e-6, 1e6)
 
 
 @dataclass(frozen=True)
 class Training:
     """Whether the training that follows the choice is private too, and how."""
 
-    private: bool = _flag(False)
-    clip: float = _number(1.0, 1e-6, 1e6)
-    steps: int = _whole(0, 0, 1_000_000)
-    cap: int = _whole(0, 0, 1_000_000_000)
-    choice_share: float = _number(0.0, 0.0, 0.99)
+    private: bool = flag(False)
+    clip: float = number(1.0, 1e-6, 1e6)
+    steps: int = whole(0, 0, 1_000_000)
+    cap: int = whole(0, 0, 1_000_000_000)
+    choice_share: float = number(0.0, 0.0, 0.99)
+
+
+@dataclass(frozen=True)
+class SelectionTerms:
+    """How the best of some private trainings is found."""
+
+    mean_runs: float = number(10.0, 1.01, 100_000.0)
+    shape: str = one_of("logarithmic", tuple(SHAPES))
+    optimiser: str = one_of("sgd", OPTIMISERS)
+    lot: int = whole(64, 1, 1_000_000)
+    steps: int = whole(200, 1, 10_000_000)
+    clip: float = number(1.0, 1e-6, 1e6)
 
 
 @dataclass(frozen=True)
 class PrivacyTerms:
     """What may be spent, and against whom it must hold."""
 
-    epsilon: float = _number(
+    epsilon: float = number(
         1.0,
         LEAST_EPSILON,
         LARGEST_EPSILON,
         ", or inf for methods in clear and encrypted sums without noise",
     )
-    delta: float = _number(1e-5, LEAST_DELTA, LARGEST_DELTA)
-    dropout: float = _number(0.1, 0.0, 0.9)
-    colluding: float = _number(0.0, 0.0, 0.9)
+    delta: float = number(1e-5, LEAST_DELTA, LARGEST_DELTA)
+    dropout: float = number(0.1, 0.0, 0.9)
+    colluding: float = number(0.0, 0.0, 0.9)
 
 
 @dataclass(frozen=True)
 class FederationTerms:
     """Who takes part."""
 
-    clients: int = _whole(50, 2, 100_000)
-    partition: str = _one_of("dirichlet", tuple(PARTITIONS))
-    alpha: float = _number(5.0, 0.001, 1e6)
-    percent: float = _number(66.0, 0.0, 100.0)
-    similarity: float = _number(0.0, 0.0, 1.0)
-    noise: float = _number(0.1, 0.0, 1e6)
-    smallest: int = _whole(10, 2, 1_000_000)
-    name: str = _text("", "the name of a federation with a lifetime ledger, or nothing")
-    secure: str = _one_of("masks", SECURE_SUMS)
-    roster: bool = _flag(True)
-    deadline: float = _number(math.inf, 0.001, 86_400, ", or inf for none")
-    engine: str = _one_of("local", ENGINES)
-    roster_file: str = _text("", "the roster that all nodes hold, or nothing")
-    timeout: float = _number(600.0, 1.0, 1e6, ", or inf for none")
-    wait: float = _number(120.0, 0.0, 1e6)
+    clients: int = whole(50, 2, 100_000)
+    partition: str = one_of("dirichlet", tuple(PARTITIONS))
+    alpha: float = number(5.0, 0.001, 1e6)
+    percent: float = number(66.0, 0.0, 100.0)
+    similarity: float = number(0.0, 0.0, 1.0)
+    noise: float = number(0.1, 0.0, 1e6)
+    smallest: int = whole(10, 2, 1_000_000)
+    name: str = text("", "the name of a federation with a lifetime ledger, or nothing")
+    secure: str = one_of("masks", SECURE_SUMS)
+    roster: bool = flag(True)
+    deadline: float = number(math.inf, 0.001, 86_400, ", or inf for none")
+    engine: str = one_of("local", ENGINES)
+    roster_file: str = text("", "the roster that all nodes hold, or nothing")
+    timeout: float = number(600.0, 1.0, 1e6, ", or inf for none")
+    wait: float = number(120.0, 0.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -204,6 +194,7 @@ local, mode, strategy, points, min_points, surface, clip, seed
     search: Search
     training: Training
     rounds: Rounds
+    selection: SelectionTerms
     privacy: PrivacyTerms
     federation: FederationTerms
 
@@ -232,13 +223,14 @@ def read_plan(table: Mapping[str, Any]) -> Plan:
         if not isinstance(section, Mapping):
             raise ValueError(f"{name} is {section!r}; allowed is a section of keys: [{name}]")
     plan = Plan(
-        task=_read("task", Task, table),
+        task=read_section("task", Task, table),
         space=_read_space(table.get("space", DEFAULT_SPACE)),
-        search=_read("search", Search, table),
-        training=_read("training", Training, table),
-        rounds=_read("rounds", Rounds, table),
-        privacy=_read("privacy", PrivacyTerms, table),
-        federation=_read("federation", FederationTerms, table),
+        search=read_section("search", Search, table),
+        training=read_section("training", Training, table),
+        rounds=read_section("rounds", Rounds, table),
+        selection=read_section("selection", SelectionTerms, table),
+        privacy=read_section("privacy", PrivacyTerms, table),
+        federation=read_section("federation", FederationTerms, table),
     )
     _check_together(plan)
     return plan
@@ -252,12 +244,7 @@ def load_plan(path: Path | None, changes: Sequence[str]) -> Plan:
     """
     table = {} if path is None else read_table(path)
     table.setdefault("space", DEFAULT_SPACE)
-    for change in changes:
-        key, separator, text = change.partition("=")
-        names = key.strip().split(".")
-        if not separator or len(names) < 2 or not all(names):
-            raise ValueError(f"--set {change!r}; allowed is section.key=value")
-        table = with_value(table, names, _value(text.strip()))
+    table = changed_table(table, changes)
     return read_plan(table)
 
 
@@ -269,53 +256,6 @@ def plan_in(folder: Path) -> Plan:
             "begun with `tacit tune`"
         )
     return load_plan(folder / PLAN, ())
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """What a TOML file holds."""
-    try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}") from None
-
-
-def with_value(table: Mapping[str, Any], names: Sequence[str], value: Any) -> dict[str, Any]:
-    """A table with one value changed, by the names of the tables it lies in and its own."""
-    first, *rest = names
-    if not rest:
-        return {**table, first: value}
-    inner = table.get(first, {})
-    return {**table, first: with_value(inner if isinstance(inner, Mapping) else {}, rest, value)}
-
-
-def _value(text: str) -> Any:
-    """A TOML value; what is none, like a bare word, is text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _read(name: str, section: type[Section], table: Mapping[str, Any]) -> Section:
-    known = {entry.name: entry for entry in fields(section)}  # type: ignore[arg-type]
-    values = table.get(name, {})
-    for key in values:
-        if key not in known:
-            raise ValueError(f"{name}.{key} is not a key; allowed are {', '.join(known)}")
-    return section(**{key: _checked(name, known[key], value) for key, value in values.items()})
-
-
-def _checked(section: str, entry: Field[Any], value: Any) -> Any:
-    found = value
-    if isinstance(entry.default, float) and type(value) is int:
-        found = float(value)
-    if isinstance(entry.default, tuple) and isinstance(value, list):
-        found = tuple(value)
-    if type(found) is not type(entry.default) or not entry.metadata["ok"](found):
-        raise ValueError(
-            f"{section}.{entry.name} is {value!r}; allowed is {entry.metadata['allowed']}"
-        )
-    return found
 
 
 def _read_space(table: Mapping[str, Any]) -> Space:
@@ -440,6 +380,32 @@ def _check_training_method(plan: Plan) -> None:
         )
 
 
+def _check_selection(plan: Plan) -> None:
+    search, task = plan.search, plan.task
+    if search.mode not in SELECTION_MODES:
+        raise ValueError(
+            f"search.mode is {search.mode!r}; allowed with search.method 'selection' is "
+            f"{' or '.join(map(repr, SELECTION_MODES))}: whether somebody sees every training"
+        )
+    if math.isinf(plan.privacy.epsilon):
+        raise ValueError(
+            "privacy.epsilon is inf; allowed with search.method 'selection' is a number from "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}"
+        )
+    if task.network != DENSE or plan.training.private or plan.federation.engine != "local":
+        raise ValueError(
+            f"task.network is {task.network!r}, training.private {plan.training.private} and "
+            f"federation.engine {plan.federation.engine!r}; allowed with search.method 'selection' "
+            f"are {DENSE!r}, false and 'local': one holder of data trains by itself"
+        )
+    unknown = [name for name in plan.space.dimensions if name not in TUNABLE]
+    if unknown or "learning_rate" not in plan.space.dimensions:
+        raise ValueError(
+            f"space: found {', '.join(plan.space.dimensions)}; allowed with search.method "
+            f"'selection' are {', '.join(TUNABLE)}, the first of them always"
+        )
+
+
 def _check_private_training(plan: Plan) -> None:
     if math.isinf(plan.privacy.epsilon):
         raise ValueError(
@@ -471,6 +437,8 @@ def _check_together(plan: Plan) -> None:
         )
     if plan.search.method == "vote":
         _check_vote(plan)
+    if plan.search.method == "selection":
+        _check_selection(plan)
     if plan.search.method in TRAINING_METHODS:
         _check_training_method(plan)
     elif plan.training.private:

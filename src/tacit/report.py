@@ -20,7 +20,7 @@ import numpy as np
 
 import tacit
 from tacit.files import json_text, write_whole
-from tacit.result import ENCRYPTED_SERVER, OPEN_SERVER, Result
+from tacit.result import ENCRYPTED_SERVER, EVERY_RUN, OPEN_SERVER, RESULT_ONLY, Result
 
 Data = Mapping[str, Any]
 
@@ -322,6 +322,8 @@ def _statement(privacy: Data) -> str:
 def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
     required, delivered = privacy["required_variance"], privacy["delivered_variance"]
     by_clients = "Gaussian noise on sums of clipped gradients, which every client adds alone"
+    if privacy["server"] in (RESULT_ONLY, EVERY_RUN):
+        return {"Mechanism": "Gaussian noise on sums of clipped gradients and on models’ scores"}
     if required is None:
         return {"Mechanism": by_clients}
     collusion = (
@@ -353,6 +355,10 @@ def _seen(privacy: Data, ledger: Data) -> str:
         return "nothing from any client"
     if privacy["server"] == OPEN_SERVER:
         return "every client’s noisy answer, one by one"
+    if privacy["server"] == RESULT_ONLY:
+        return "the model released, and nothing of the other runs"
+    if privacy["server"] == EVERY_RUN:
+        return "the model and the noisy score of every run"
     if privacy["unit"] == "record":
         alone = "every client’s weights, trained by DP-SGD"
         return alone if privacy["required_variance"] is None else f"{alone}, and noisy sums"

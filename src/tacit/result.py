@@ -37,6 +37,10 @@ GRAPH_SERVER = (
     "looking at who is whose neighbour"
 )
 ANY_SERVER = "whoever sees what clients send: each of them adds its noise before it sends"
+RESULT_ONLY = (
+    "those who see this result alone; whoever trained saw every run, and is trusted to forget them"
+)
+EVERY_RUN = "whoever sees every run: all of them are charged"
 CURIOUS_SERVER = "honest-but-curious server"
 ENCRYPTED_SERVER = (
     "honest-but-curious server and clients: nothing is learned beyond the opened outputs, from "

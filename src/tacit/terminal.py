@@ -38,6 +38,7 @@ from tacit.privacy.planner import (
     unanimous_votes,
 )
 from tacit.privacy.planner import plan as make_plan
+from tacit.privacy.selection import SelectionPlan
 from tacit.result import Result
 from tacit.tuners.combine import Combine
 from tacit.tuners.together import Together
@@ -115,6 +116,41 @@ def print_reward_plan(
     console.print(table)
     if priced.warning:
         console.print(f"[yellow]Warning:[/yellow] {priced.warning}")
+
+
+def print_selection_plan(
+    console: Console, plan: SelectionPlan, shape: str, rate: float, steps: int, budget: Budget
+) -> None:
+    """The price of the best of a random number of trainings."""
+    runs = plan.runs
+    console.print(
+        f"[bold]A private selection[/bold]: runs of {steps} steps of DP-SGD, each record in one "
+        f"with probability {rate:g}, ε = {budget.epsilon:g}, δ = {budget.delta:g} (per record, "
+        "add-or-remove-one)"
+    )
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row(
+        "Runs",
+        f"{runs.mean:g} runs expected ({shape}); half of the time at most {runs.quantile(0.5)}, "
+        f"once in twenty more than {runs.quantile(0.95)}",
+    )
+    table.add_row(
+        "Noise",
+        f"{plan.noise:.4g} clipping norms, where one run alone would need "
+        f"{plan.undecided_noise:.4g}",
+    )
+    table.add_row("Noise of a score", f"σ = {plan.score_noise:.3g} right answers")
+    table.add_row("One run", f"ε = {_ceiling(plan.single)}")
+    table.add_row(
+        "The best alone", f"ε = {_ceiling(plan.epsilon)}: for those who see nothing but the result"
+    )
+    table.add_row(
+        "Watched", f"ε = {_ceiling(plan.watched)}: for a server or anybody who sees every run"
+    )
+    table.add_row(
+        "Liu and Talwar", f"ε = {_ceiling(plan.liu_talwar)}: their bound, if runs stop at random"
+    )
+    console.print(table)
 
 
 def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
@@ -231,9 +267,11 @@ def print_outlook(planned: RunPlan) -> None:
     """What a run is about to do, and whether it can work."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
     console = Console(highlight=False)
+    who = f"{clients} clients, {planned.task.data}, {planned.federation.partition}"
+    if search.method == "selection":
+        who = f"one holder of {planned.task.data}"
     console.print(
-        f"[bold]{search.method}[/bold]: {clients} clients, {planned.task.data}, "
-        f"{planned.federation.partition}"
+        f"[bold]{search.method}[/bold]: {who}"
         + (f", {search.candidates} candidates" if search.method not in _WITHOUT_CANDIDATES else "")
     )
     combined = combining(planned)
@@ -346,11 +384,9 @@ def print_result(result: Result, folder: Path) -> None:
         table.add_row("Tally", f"{first} against {second} of the runner-up; noise σ = {sigma:.3g}")
     if result.note:
         table.add_row("Note", result.note)
-    table.add_row(
-        "Clients",
-        f"{result.clients.asked} asked, {result.clients.answered} answered, "
-        f"{result.clients.dropped} dropped out",
-    )
+    asked = result.clients
+    turnout = f"{asked.asked} asked, {asked.answered} answered, {asked.dropped} dropped out"
+    table.add_row("Clients", turnout if asked.asked else "none was asked")
     if result.accuracy is not None:
         table.add_row("Accuracy", f"{percent(result.accuracy)} on the public test split")
     table.add_row(

@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
+from typing import Any
 
 import numpy as np
 
-from tacit.federation import Federation, Progress, local_federation
+from tacit.federation import Federation, Progress, local_federation, lone_holder
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import (
+    Release,
     SampledGaussian,
+    Scored,
+    Selected,
     SkellamNormRelease,
     SkellamRelease,
     compose,
@@ -29,8 +33,10 @@ from tacit.result import (
     COVERS_TRAINING,
     CURIOUS_SERVER,
     ENCRYPTED_SERVER,
+    EVERY_RUN,
     GRAPH_SERVER,
     OPEN_SERVER,
+    RESULT_ONLY,
     SIGNED_SERVER,
     Privacy,
     Result,
@@ -41,6 +47,7 @@ from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
 from tacit.tuners.bandit import RECORD
+from tacit.tuners.selection import Selection
 from tacit.tuners.tuner import Outcome, Tuner, noise_for
 from tacit.tuners.voting import Vote
 
@@ -49,6 +56,8 @@ MECHANISMS = {
     SkellamRelease: SKELLAM,
     SkellamNormRelease: SKELLAM,
     SampledGaussian: SAMPLED,
+    Scored: SAMPLED,
+    Selected: SAMPLED,
 }
 SHORTENED = "it was cut off before, and ended early to pay for what had been asked then"
 
@@ -81,7 +90,8 @@ def tune(
     (True, True)
 
     Args:
-        clients: objects with ``score(config)``, lower is better, or plain functions.
+        clients: objects with ``score(config)``, lower is better, or plain functions; none for a
+            :class:`~tacit.tuners.selection.Selection`.
         space: what to tune, as a :class:`Space` or a mapping of names to Float, Int and Choice.
         method: how to choose; default: :class:`Vote` with its defaults.
         budget: the most this call may spend; default: epsilon 1, delta 1e-5.
@@ -96,15 +106,29 @@ def tune(
     chosen = Vote() if method is None else method
     allowed = Budget(1.0, 1e-5) if budget is None else budget
     members = [as_client(client) for client in clients]
-    built = local_federation(
-        members,
-        Participation(len(members), dropout, colluding),
-        Ledger.of(federation, allowed) if federation else Ledger.in_memory("this-call", allowed),
-        run=run_name(chosen),
-        variance=noise_for(chosen, wanted, allowed),
-        secure=secure,
-        record_level=getattr(chosen, "mode", "") == RECORD,
-        progress=progress,
+    alone = isinstance(chosen, Selection)
+    if alone and members:
+        raise ValueError(
+            f"found {len(members)} clients; allowed for a selection are none: one holder of data "
+            "trains, on the examples that the method has"
+        )
+    ledger = Ledger.of(federation, allowed) if federation else None
+    terms: dict[str, Any] = {
+        "ledger": Ledger.in_memory("this-call", allowed) if ledger is None else ledger,
+        "run": run_name(chosen),
+        "variance": noise_for(chosen, wanted, allowed),
+    }
+    built = (
+        lone_holder(**terms)
+        if alone
+        else local_federation(
+            members,
+            Participation(len(members), dropout, colluding),
+            secure=secure,
+            record_level=getattr(chosen, "mode", "") == RECORD,
+            progress=progress,
+            **terms,
+        )
     )
     outcome = chosen.tune(built, wanted, np.random.default_rng(seed))
     return conclude(chosen, outcome, built, allowed)
@@ -128,7 +152,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         guarantee,
         mechanism=" and ".join(mechanisms) or "none",
         participation=federation.participation,
-        server=_server(federation) if mechanisms != [SAMPLED] else ANY_SERVER,
+        server=_server(federation, kinds),
         setting=federation.setting,
         covers=_covers(guarantee, federation, trained=outcome.weights is not None),
         required_variance=federation.variance if noisy else None,
@@ -160,7 +184,13 @@ def _covers(guarantee: Guarantee, federation: Federation, *, trained: bool) -> s
     return covered if trained else f"{covered} {federation.follows}".rstrip()
 
 
-def _server(federation: Federation) -> str:
+def _server(federation: Federation, kinds: set[type[Release]]) -> str:
+    if Selected in kinds:
+        return RESULT_ONLY
+    if Scored in kinds:
+        return EVERY_RUN
+    if kinds == {SampledGaussian}:
+        return ANY_SERVER
     if federation.secure.name == PLAIN:
         return OPEN_SERVER
     if federation.secure.name == ENCRYPTED:

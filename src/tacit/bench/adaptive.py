@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.bench.claims import claim
-from tacit.bench.pieces import carried_out
+from tacit.bench.pieces import Workplace
 from tacit.data.examples import Dataset, Examples
 from tacit.data.partitions import deal
 from tacit.data.skews import ADADP_PAIRS, ClassPairs
 from tacit.data.sources import load
 from tacit.federation import Federation, local_federation
-from tacit.journal import Journal, machine
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -82,17 +81,8 @@ QUICK = Setup(
 )
 
 
-def run(
-    setup: Setup,
-    seeds: int,
-    data_dir: Path | None,
-    folder: Path,
-    progress: Callable[[int, int], None],
-) -> dict[str, Any]:
+def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     """Train what is missing, and judge the supplement's claims; JSON."""
-    begin = time.perf_counter()
-    load("cifar-10", data_dir)  # refuses a wrong folder before anything is written
-    journal = Journal(folder, {"bench": "adaptive", **asdict(setup)})
     settings = [
         (seed, share, method, rate)
         for seed in range(seeds)
@@ -102,26 +92,17 @@ def run(
     ]
     work = {
         f"{method} rate {rate:.3g} random {share:g} seed {seed}": partial(
-            one, setup, data_dir, seed, share, method, rate
+            one, setup, place.data_dir, seed, share, method, rate
         )
         for seed, share, method, rate in settings
     }
-    carried_out(journal, work, progress)
+    pieces, about = place.carried_out("adaptive", setup, ["cifar-10"], work)
     rows = [
-        {"seed": seed, "random": share, "method": method, "rate": rate, **journal.pieces[piece]}
+        {"seed": seed, "random": share, "method": method, "rate": rate, **pieces[piece]}
         for piece, (seed, share, method, rate) in zip(work, settings, strict=True)
     ]
-    return {
-        "bench": "adaptive",
-        "seeds": seeds,
-        "setup": asdict(setup),
-        "rows": rows,
-        "table": table(rows),
-        "claims": claims(rows),
-        "core_seconds": sum(row["seconds"] for row in rows),
-        "seconds": time.perf_counter() - begin,
-        "machine": machine(),
-    }
+    told = {"seeds": seeds, "rows": rows, "table": table(rows), "claims": claims(rows)}
+    return about | told
 
 
 def rates_of(setup: Setup, method: str, share: float) -> Sequence[float]:

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tacit.bench.pieces import carried_out
+from tacit.bench.pieces import Workplace
 from tacit.data.sources import load
 from tacit.federation import local_federation
-from tacit.journal import Journal, machine
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -54,18 +52,8 @@ class Setup:
 QUICK = Setup(data=("digits",), clients=(100,), epsilons=(8.0, math.inf), rounds=3)
 
 
-def run(
-    setup: Setup,
-    seeds: int,
-    data_dir: Path | None,
-    folder: Path,
-    progress: Callable[[int, int], None],
-) -> dict[str, Any]:
+def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     """Train what is missing; JSON."""
-    begin = time.perf_counter()
-    for name in setup.data:
-        load(name, data_dir)  # refuses a wrong folder before anything is written
-    journal = Journal(folder, {"bench": "averaging", "setup": repr(setup)})
     settings = [
         (data, clients, epsilon, seed)
         for seed in range(seeds)
@@ -75,24 +63,16 @@ def run(
     ]
     work = {
         f"{data}, {clients} clients, epsilon {epsilon:g}, seed {seed}": partial(
-            one, setup, data_dir, data, clients, epsilon, seed
+            one, setup, place.data_dir, data, clients, epsilon, seed
         )
         for data, clients, epsilon, seed in settings
     }
-    carried_out(journal, work, progress)
+    pieces, about = place.carried_out("averaging", setup, setup.data, work)
     rows = [
-        {"data": data, "clients": clients, "epsilon": epsilon, "seed": seed} | journal.pieces[piece]
+        {"data": data, "clients": clients, "epsilon": epsilon, "seed": seed} | pieces[piece]
         for piece, (data, clients, epsilon, seed) in zip(work, settings, strict=True)
     ]
-    return {
-        "bench": "averaging",
-        "seeds": seeds,
-        "setup": asdict(setup),
-        "rows": rows,
-        "core_seconds": sum(row["seconds"] for row in rows),
-        "seconds": time.perf_counter() - begin,
-        "machine": machine(),
-    }
+    return about | {"seeds": seeds, "rows": rows}
 
 
 def one(

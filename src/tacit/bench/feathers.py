@@ -24,16 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from tacit.bench.claims import claim
-from tacit.bench.pieces import carried_out
+from tacit.bench.pieces import Workplace
 from tacit.data.examples import Dataset, split_validation
 from tacit.data.partitions import deal, partition
 from tacit.data.sources import load
 from tacit.federation import Federation, local_federation
-from tacit.journal import Journal, machine
 from tacit.privacy.accounting import Budget, gaussian_epsilon, ideal_noise
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -121,18 +119,8 @@ QUICK = Setup(
 )
 
 
-def run(
-    setup: Setup,
-    seeds: int,
-    data_dir: Path | None,
-    folder: Path,
-    progress: Callable[[int, int], None],
-) -> dict[str, Any]:
+def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     """Train what is missing, and judge the paper's claims; JSON."""
-    begin = time.perf_counter()
-    for name in ("fashion-mnist", "fraud"):
-        load(name, data_dir)  # refuses a wrong folder before anything is written
-    journal = Journal(folder, {"bench": "feathers", "setup": repr(setup)})
     images = [
         (seed, clients, skew, method)
         for seed in range(seeds)
@@ -143,40 +131,36 @@ def run(
     frauds = [(seed, epsilon) for seed in range(seeds) for epsilon in setup.epsilons]
     work: dict[str, Callable[[], Any]] = {
         f"{method}, {clients} clients, skew {skew}, seed {seed}": partial(
-            one_image, setup, data_dir, seed, clients, skew, method
+            one_image, setup, place.data_dir, seed, clients, skew, method
         )
         for seed, clients, skew, method in images
     }
     pieces = dict(zip(work, images, strict=True))
     fraud = {
         f"fraud, epsilon {epsilon:g}, seed {seed}": partial(
-            one_fraud, setup, data_dir, seed, epsilon
+            one_fraud, setup, place.data_dir, seed, epsilon
         )
         for seed, epsilon in frauds
     }
-    carried_out(journal, {**work, **fraud}, progress)
+    data = ("fashion-mnist", "fraud")
+    found, about = place.carried_out("feathers", setup, data, {**work, **fraud})
     rows = [
         {"seed": seed, "clients": clients, "skew": skew, **row}
         for piece, (seed, clients, skew, _) in pieces.items()
-        for row in journal.pieces[piece]
+        for row in found[piece]
     ]
     fraud_rows = [
-        {"seed": seed, "epsilon": epsilon, **journal.pieces[piece]}
+        {"seed": seed, "epsilon": epsilon, **found[piece]}
         for piece, (seed, epsilon) in zip(fraud, frauds, strict=True)
     ]
-    return {
-        "bench": "feathers",
+    return about | {
         "seeds": seeds,
-        "setup": msgspec.to_builtins(setup),
         "rows": rows,
         "table": table(rows),
         "fraud": fraud_rows,
         "fraud_table": fraud_table(fraud_rows),
         "published": [published(setup, epsilon) for epsilon in setup.epsilons],
         "claims": claims(rows),
-        "core_seconds": sum(row["seconds"] for row in (*rows, *fraud_rows)),
-        "seconds": time.perf_counter() - begin,
-        "machine": machine(),
     }
 
 

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tacit.cores import cores
-from tacit.journal import Journal
+from tacit.data.sources import load
+from tacit.journal import Journal, machine
 from tacit.table_maker import one_core
 
 
-def carried_out(
-    journal: Journal, work: Mapping[str, Callable[[], Any]], progress: Callable[[int, int], None]
-) -> None:
-    """Do the pieces that the journal lacks; ``progress`` hears how many are done, of how many."""
-    finished = [0]
+@dataclass(frozen=True)
+class Workplace:
+    """Where a benchmark finds its data, keeps what is done, and tells how far it is."""
 
-    def done(_piece: str) -> None:
-        finished[0] += 1
-        progress(finished[0], len(work))
+    data_dir: Path | None
+    folder: Path
+    progress: Callable[[int, int], None]
 
-    progress(0, len(work))
-    context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
-        journal.complete(pool, work, done)
+    def carried_out(
+        self,
+        bench: str,
+        setup: Any,
+        data: Iterable[str],
+        work: Mapping[str, Callable[[], Any]],
+    ) -> tuple[Mapping[str, Any], dict[str, Any]]:
+        """What every piece came to, doing those that are missing; and what any result tells.
+
+        Data that are not there are refused before anything is written.
+        """
+        begin, finished = time.perf_counter(), [0]
+        for name in data:
+            load(name, self.data_dir)
+        journal = Journal(self.folder, {"bench": bench, "setup": repr(setup)})
+
+        def done(_piece: str) -> None:
+            finished[0] += 1
+            self.progress(finished[0], len(work))
+
+        self.progress(0, len(work))
+        context = get_context("spawn")
+        with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
+            journal.complete(pool, work, done)
+        found = {piece: journal.pieces[piece] for piece in work}
+        about = {
+            "bench": bench,
+            "setup": msgspec.to_builtins(setup),
+            "core_seconds": sum(map(_seconds, found.values())),
+            "seconds": time.perf_counter() - begin,
+            "machine": machine(),
+        }
+        return found, about
+
+
+def _seconds(piece: Any) -> float:
+    """Processor time of a piece, which is a row or some."""
+    rows = piece if isinstance(piece, list) else [piece]
+    return float(sum(row["seconds"] for row in rows))

@@ -198,6 +198,48 @@ def print_feathers(result: dict[str, Any], out: Path) -> None:
     print_claims(result, out)
 
 
+def print_selection(result: dict[str, Any], out: Path) -> None:
+    """Accuracy and its spread against the mean number of runs."""
+    table = Table("Data", "Runs", "Mean runs", "Accuracy", "Deviation", "ε of one run", "Watched")
+    for row in result["rows"]:
+        accuracy = f"{row['accuracy']:.4f}", f"{row['deviation']:.4f}"
+        costs = f"{row['single_epsilon']:.2f}", f"{row['watched_epsilon']:.2f}"
+        table.add_row(row["data"], row["shape"], f"{row['mean_runs']:g}", *accuracy, *costs)
+    for row in result["adaptive"]:
+        accuracy = f"{row['accuracy']:.4f}", f"{row['deviation']:.4f}"
+        table.add_row(row["data"], "adaptive rate", "1", *accuracy, "", "")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"All at ε = {result['setup']['epsilon']:g} for those who see the result alone.")
+    console.print(f"Figures: {out / 'selection.html'}", soft_wrap=True)
+
+
+def print_pareto(result: dict[str, Any], out: Path) -> None:
+    """Hypervolumes, what proposing takes, and the paper's claims."""
+    table = Table("Problem", "Search", "Hypervolume")
+    for problem, search in dict.fromkeys((r["problem"], r["acquisition"]) for r in result["rows"]):
+        own = [
+            r["volumes"][-1]
+            for r in result["rows"]
+            if (r["problem"], r["acquisition"]) == (problem, search)
+        ]
+        table.add_row(problem, search, f"{sum(own) / len(own):.4f}")
+    for problem, row in result["grids"].items():
+        table.add_row(problem, f"grid of {row['points']}", f"{row['volume']:.4f}")
+    for problem, row in result["truths"].items():
+        table.add_row(problem, "true front", f"{row['volume']:.4f}")
+    console = Console(highlight=False)
+    console.print(table)
+    for name in ("nehvi", "hvpoi"):
+        console.print(f"Proposing by {name}: {result['overhead'][name]['seconds']:.1f} s in all")
+    calls = result["overhead"]["privacy_call"]
+    console.print(
+        f"One privacy call: {calls['fixed']:.2f} s for lots of a fixed size, "
+        f"{calls['poisson']:.2f} s for lots by chance"
+    )
+    print_claims(result, out)
+
+
 def print_claims(result: dict[str, Any], out: Path) -> None:
     """What became of a paper's claims."""
     table = Table("Claim", "Effect", "95 % interval", "Verdict")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,10 @@ from tacit.bench import (
     dp_hype,
     encrypted,
     feathers,
+    pareto,
+    pareto_figures,
     scaling,
+    selection,
     speed,
     training_figures,
 )
@@ -25,6 +30,7 @@ from tacit.bench import flower as flower_bench
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
 from tacit.bench.dp_hype_figures import figure as dp_hype_figure
+from tacit.bench.pieces import Workplace
 from tacit.bench.terminal import (
     dp_hype_table,
     flower_table,
@@ -33,7 +39,9 @@ from tacit.bench.terminal import (
     print_combine,
     print_encrypted,
     print_feathers,
+    print_pareto,
     print_secure_sum,
+    print_selection,
     print_speed,
     scaling_table,
     votes_table,
@@ -336,8 +344,8 @@ def bench_averaging(
     Continues after a kill. Writes averaging.json and averaging.html to the folder.
     """
     setup = averaging.QUICK if quick else averaging.Setup()
-    with counting_bar("trainings") as progress:
-        result = averaging.run(setup, 1 if quick else seeds, data_dir, out, progress)
+    with _place("trainings", data_dir, out) as place:
+        result = averaging.run(setup, 1 if quick else seeds, place)
     _written(result, out, page("Private averaging", training_figures.averaging(result)))
     print_json(result) if as_json else print_averaging(result, out)
 
@@ -364,8 +372,8 @@ def bench_adaptive(
     """
     _one_of(quick=quick, full=full)
     setup = adaptive.QUICK if quick else adaptive.FULL if full else adaptive.Setup()
-    with counting_bar("trainings") as progress:
-        result = adaptive.run(setup, 1 if quick else seeds, data_dir, out, progress)
+    with _place("trainings", data_dir, out) as place:
+        result = adaptive.run(setup, 1 if quick else seeds, place)
     _written(result, out, page("Adaptive learning rates", training_figures.adaptive(result)))
     print_json(result) if as_json else print_adaptive(result, out)
 
@@ -392,10 +400,61 @@ def bench_feathers(
     """
     _one_of(quick=quick, full=full)
     setup = feathers.QUICK if quick else feathers.FULL if full else feathers.Setup()
-    with counting_bar("runs") as progress:
-        result = feathers.run(setup, 1 if quick else seeds, data_dir, out, progress)
+    with _place("runs", data_dir, out) as place:
+        result = feathers.run(setup, 1 if quick else seeds, place)
     _written(result, out, page("FEATHERS", training_figures.feathers(result)))
     print_json(result) if as_json else print_feathers(result, out)
+
+
+@app.command("selection")
+def bench_selection(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Digits only, two settings, short runs.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-selection"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Private selection: accuracy and spread against the mean number of runs (Table 1).
+
+    Continues after a kill. Writes selection.json and selection.html to the folder.
+    """
+    setup = selection.QUICK if quick else selection.Setup()
+    with _place("settings", data_dir, out) as place:
+        result = selection.run(setup, place)
+    _written(result, out, page("Private selection", pareto_figures.selection(result)))
+    print_json(result) if as_json else print_selection(result, out)
+
+
+@app.command("pareto")
+def bench_pareto(
+    seeds: Seeds = pareto.SEEDS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few points on a few hundred examples.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-pareto"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Privacy-utility fronts: a model's proposals against chance and a grid; what they cost.
+
+    Continues after a kill. Writes pareto.json and pareto.html to the folder.
+    """
+    setup = pareto.QUICK if quick else pareto.Setup()
+    with _place("searches", data_dir, out) as place:
+        result = pareto.run(setup, 1 if quick else seeds, place)
+    _written(result, out, page("Privacy and utility", pareto_figures.pareto(result)))
+    print_json(result) if as_json else print_pareto(result, out)
+
+
+@contextmanager
+def _place(unit: str, data_dir: Path | None, out: Path) -> Iterator[Workplace]:
+    with counting_bar(unit) as progress:
+        yield Workplace(data_dir, out, progress)
 
 
 def _one_of(**flags: bool) -> None:

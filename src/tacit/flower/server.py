@@ -30,7 +30,7 @@ from tacit.federation import Federation, RoundNote, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
-from tacit.plan import Plan, combining, read_plan, read_table, with_value
+from tacit.plan import Plan, combining, read_plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
@@ -40,6 +40,7 @@ from tacit.report import write_run
 from tacit.result import Result
 from tacit.secure.protocol import HIDING, TooFewClients
 from tacit.secure.roster import Roster
+from tacit.settings import read_table, with_value
 from tacit.space import Dimension, Space, as_space
 from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote

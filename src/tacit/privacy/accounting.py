@@ -23,6 +23,8 @@ from tacit.privacy.events import (
     Event,
     Release,
     SampledGaussian,
+    Scored,
+    Selected,
     SkellamRelease,
     Unprotected,
     releases,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 SAMPLING_ERROR = 2.0**-80
 """Total-variation distance from true Skellam noise that every release is charged with."""
+
+RUNS_ERROR = 2.0**-40
+"""That of the number of runs that a selection draws."""
 
 RDP_ORDERS: tuple[int, ...] = (*range(2, 65), 72, 80, 96, 128, 192, 256, 512, 1024)
 """Integers, because the published Skellam bound is stated for those."""
@@ -101,10 +106,9 @@ def spent(event: Event, delta: float) -> Guarantee:
     bounded: dict[Release, int] = {
         release: n for release, n in counts.items() if not isinstance(release, SkellamRelease)
     }
-    drawn = sum(n for release, n in counts.items() if not isinstance(release, SampledGaussian))
-    sampling_error = drawn * SAMPLING_ERROR
+    sampling_error = sum(n * _sampling_error(release) for release, n in counts.items())
     level = {}
-    if any(isinstance(release, SampledGaussian) for release in counts):
+    if any(isinstance(release, SampledGaussian | Scored | Selected) for release in counts):
         level = {"unit": "record", "relation": "add-or-remove-one"}
 
     def cost(ideal: Callable[[float], float]) -> float:
@@ -207,6 +211,14 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
     return math.exp(root)
 
 
+def ideal_epsilon(event: Event, delta: float) -> float:
+    """The cost at any delta by Rényi divergences, were noise sampled without error.
+
+    For comparisons beyond what a :class:`Budget` admits; nothing is certified there.
+    """
+    return _rdp_epsilon(releases(event), delta)
+
+
 def ideal_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
     """The least variance for any epsilon by Rényi divergences, were noise sampled without error.
 
@@ -215,8 +227,7 @@ def ideal_noise(event_of: Callable[[float], Event], epsilon: float, delta: float
     from scipy.optimize import brentq
 
     def excess(log_variance: float) -> float:
-        cost = _rdp_epsilon(releases(event_of(math.exp(log_variance))), delta)
-        return _log_ratio(cost, epsilon)
+        return _log_ratio(ideal_epsilon(event_of(math.exp(log_variance)), delta), epsilon)
 
     root = float(brentq(excess, -20.0, 40.0, xtol=1e-6))
     return math.exp(root + 2e-6)
@@ -224,6 +235,13 @@ def ideal_noise(event_of: Callable[[float], Event], epsilon: float, delta: float
 
 def _log_ratio(cost: float, epsilon: float) -> float:
     return math.log(min(max(cost, 1e-9), 1e9) / epsilon)
+
+
+def _sampling_error(release: Release) -> float:
+    """How far what was drawn lies from what is priced, in total variation."""
+    if isinstance(release, Selected):
+        return RUNS_ERROR
+    return 0.0 if isinstance(release, SampledGaussian | Scored) else SAMPLING_ERROR
 
 
 def _with_sampling_error(

@@ -167,6 +167,84 @@ class SampledGaussian:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A model of DP-SGD, and its noisy score on other records.
+
+    *Proof.* With respect to a training record it is the sampled Gaussian of its steps (the score of
+    a private model is post-processing for it); with respect to a validation record it is one
+    Gaussian release, of the number of right answers, which one record changes by at most one, with
+    noise of standard deviation ``score_noise``. A record is in one of the two sets, so at every
+    order the larger of the two divergences is a bound.
+    """
+
+    rate: float
+    noise: float
+    steps: int
+    score_noise: float
+
+    def __post_init__(self) -> None:
+        SampledGaussian(self.rate, self.noise, self.steps)  # refuses what cannot be
+        _positive("score_noise", self.score_noise)
+
+    @property
+    def squared_distance(self) -> float:
+        """About that of a Gaussian which costs as much: for a first guess only."""
+        return self.steps * (self.rate / self.noise) ** 2
+
+    def rdp(self, orders: Sequence[int]) -> FloatArray:
+        """The larger of the two at every order."""
+        model = SampledGaussian(self.rate, self.noise, self.steps)
+        score = SampledGaussian(1.0, self.score_noise, 1)
+        return np.maximum(model.rdp(orders), score.rdp(orders))
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The best of a random number of runs of DP-SGD, by noisy scores on validation records.
+
+    *Proof.* A run is private as :class:`Scored` says. The number of runs has this ``mean`` and
+    ``shape`` (0 logarithmic, 1 geometric, infinite Poisson), whatever the data are; the released
+    run is the one with the best score, and nothing else leaves: Papernot and Steinke (2022),
+    Theorems 2 and 6, as computed by dp-accounting. Their bounds grow with the divergence of a run,
+    so the larger of a training and a validation record's holds for both.
+    """
+
+    rate: float
+    noise: float
+    steps: int
+    score_noise: float
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        Scored(self.rate, self.noise, self.steps, self.score_noise)  # refuses what cannot be
+        if not (1 <= self.mean < math.inf) or not self.shape >= 0:
+            raise ValueError(
+                f"mean is {self.mean!r} and shape is {self.shape!r}; allowed is a mean of at least "
+                "1 and a shape of at least 0"
+            )
+
+    @property
+    def squared_distance(self) -> float:
+        """About that of a Gaussian which costs as much: for a first guess only."""
+        return 2 * self.steps * (self.rate / self.noise) ** 2
+
+    def rdp(self, orders: Sequence[int]) -> FloatArray:
+        """The larger of the two at every order."""
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+        from dp_accounting.dp_event import RepeatAndSelectDpEvent
+        from dp_accounting.rdp import RdpAccountant
+
+        step = PoissonSampledDpEvent(self.rate, GaussianDpEvent(self.noise))
+        curves = []
+        for run in (SelfComposedDpEvent(step, self.steps), GaussianDpEvent(self.score_noise)):
+            accountant = RdpAccountant(list(orders))
+            accountant.compose(RepeatAndSelectDpEvent(run, self.mean, self.shape))
+            curves.append(np.asarray(accountant.rdp, dtype=np.float64))
+        return np.maximum(*curves)
+
+
+@dataclass(frozen=True)
 class Unprotected:
     """Answers that left the clients in clear, or exact sums: no epsilon bounds what they reveal."""
 
@@ -201,12 +279,14 @@ class Repeated:
             raise ValueError(f"times is {self.times!r}; an event is repeated at least once")
 
 
-Release = SkellamRelease | SkellamNormRelease | SampledGaussian | Unprotected
+Release = SkellamRelease | SkellamNormRelease | SampledGaussian | Scored | Selected | Unprotected
 Event = Release | Composed | Repeated
 _KINDS: dict[str, type[Release]] = {
     "skellam": SkellamRelease,
     "skellam-norms": SkellamNormRelease,
     "sampled-gaussian": SampledGaussian,
+    "scored": Scored,
+    "selected": Selected,
     "unprotected": Unprotected,
 }
 

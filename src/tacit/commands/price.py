@@ -1,0 +1,146 @@
+"""``tacit plan``: what a vote, FEATHERS' rewards or a private selection will cost, and leave."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tacit.commands.options import AsJson, Colluding, Delta, Dropout, Epsilon, number, whole
+from tacit.privacy.accounting import Budget
+from tacit.privacy.mechanisms import Participation
+from tacit.privacy.planner import plan as vote_plan
+from tacit.privacy.planner import reward_plan
+from tacit.privacy.selection import SHAPES, Runs, selection_plan
+from tacit.terminal import (
+    plan_table,
+    print_json,
+    print_reward_plan,
+    print_selection_plan,
+    warn_if_poor,
+)
+
+METHODS = ("vote", "feathers", "selection")
+
+
+def plan(
+    epsilon: Epsilon,
+    delta: Delta,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help="Vote, FEATHERS: clients that take part, at least 2.",
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What is priced: {', '.join(METHODS)}.")
+    ] = "vote",
+    candidates: Annotated[
+        int | None,
+        typer.Option(parser=whole, metavar="N", help="Vote: how many configurations there are."),
+    ] = None,
+    votes: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole, metavar="N", help="Vote: how many candidates a client votes for."
+        ),
+    ] = None,
+    good: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help="Vote: good candidates assumed; default: as many as votes.",
+        ),
+    ] = None,
+    drawn: Annotated[
+        int,
+        typer.Option(
+            parser=whole, metavar="N", help="FEATHERS: configurations tried in a reward round."
+        ),
+    ] = 5,
+    rounds: Annotated[
+        int, typer.Option(parser=whole, metavar="N", help="FEATHERS: reward rounds in all.")
+    ] = 57,
+    reward_share: Annotated[
+        float,
+        typer.Option(metavar="S", help="FEATHERS: share of the budget that rewards have."),
+    ] = 1.0,
+    mean_runs: Annotated[
+        float, typer.Option(parser=number, metavar="X", help="Selection: runs expected, above 1.")
+    ] = 10.0,
+    shape: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Selection: {', '.join(SHAPES)}.")
+    ] = "logarithmic",
+    rate: Annotated[
+        float,
+        typer.Option(parser=number, metavar="Q", help="Selection: a lot over all records."),
+    ] = 0.05,
+    steps: Annotated[
+        int, typer.Option(parser=whole, metavar="N", help="Selection: steps of a run of DP-SGD.")
+    ] = 200,
+    dropout: Dropout = 0.1,
+    colluding: Colluding = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Price a private vote, FEATHERS' rewards or a private selection before anybody is asked.
+
+    Says how likely a vote succeeds, what the noise leaves of rewards, or how much more noise the
+    runs of a selection need.
+
+    Example: tacit plan --clients 50 --candidates 100 --votes 5 --epsilon 1 --delta 1e-5
+
+    Example: tacit plan --method feathers --clients 100 --rounds 20 --epsilon 3 --delta 1e-5
+
+    Example: tacit plan --method selection --mean-runs 10 --epsilon 2 --delta 1e-5
+    """
+    budget, console = Budget(epsilon, delta), Console(highlight=False)
+    terms: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
+    if method == "selection":
+        if shape not in SHAPES:
+            raise ValueError(f"--shape is {shape!r}; allowed are {', '.join(SHAPES)}")
+        terms |= {"unit": "record", "relation": "add-or-remove-one"}
+        run = selection_plan(Runs(mean_runs, SHAPES[shape]), rate, steps, budget)
+        if as_json:
+            told = {"rate": rate, "steps": steps, "shape": shape, **asdict(run)}
+            print_json({"privacy": terms, "method": method, **told})
+        else:
+            print_selection_plan(console, run, shape, rate, steps, budget)
+        return
+    if method not in METHODS:
+        raise ValueError(f"--method is {method!r}; allowed are {', '.join(METHODS)}")
+    if clients is None:
+        raise ValueError(f"--clients is missing; the method {method!r} needs to know how many")
+    participation = Participation(clients, dropout, colluding)
+    terms |= {
+        "unit": "client",
+        "relation": "replace-one",
+        "dropout": dropout,
+        "colluding": colluding,
+    }
+    if method == "feathers":
+        priced = reward_plan(participation, drawn, rounds, budget, reward_share)
+        if as_json:
+            print_json({"privacy": terms, "method": method, **asdict(priced)})
+        else:
+            print_reward_plan(console, priced, participation, budget, reward_share)
+        return
+    if candidates is None or votes is None:
+        raise ValueError(
+            f"--candidates is {candidates} and --votes {votes}; a vote needs both as whole numbers"
+        )
+    planned = vote_plan(participation, candidates, votes, budget, good)
+    if as_json:
+        print_json({"privacy": terms, **asdict(planned)})
+        return
+    console.print(
+        f"[bold]A private vote[/bold]: {clients} clients, {votes} of {candidates} candidates each, "
+        f"ε = {epsilon:g}, δ = {delta:g} (per client, replace-one)"
+    )
+    console.print(plan_table(planned, participation, good or votes))
+    if warn_if_poor(console, planned) and planned.recommended_votes != votes:
+        console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")

@@ -1,0 +1,468 @@
+"""What a private algorithm with given settings costs, and how well it does.
+
+Avent et al., "Automatic Discovery of Privacy-Utility Pareto Fronts" (2020), section 2: a family of
+private algorithms, a privacy oracle (settings to epsilon at a fixed delta) and a utility oracle
+(settings to an error between 0 and 1, measured over some replications). Any object with the methods
+of :class:`Oracle` will do. Built in: DP-SGD and DP-Adam for linear models and small networks, the
+paper's two examples whose true fronts can be computed, and Tacit's own tuners in simulation.
+
+Utilities are measured on data and released to nobody by these classes; see :mod:`tacit.pareto`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from tacit.data.examples import Dataset, Examples
+from tacit.dp_training import FIXED, POISSON, Recipe, Run, Secret, Seeded, train
+from tacit.federation import local_federation
+from tacit.privacy.accounting import Budget, gaussian_epsilon
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
+from tacit.privacy.skellam import FloatArray
+from tacit.secure.protocol import PLAIN
+from tacit.space import Choice, Config, Dimension, Float, Int, Space
+from tacit.tables import ScoreTable
+from tacit.task import FunctionClient
+from tacit.tuners.combine import Combine
+from tacit.tuners.flora import Flora
+from tacit.tuners.tuner import Tuner, noise_for
+from tacit.tuners.voting import Vote
+
+ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256)
+"""Rényi orders of the fixed-size bound, whose time grows with the largest: fewer are never
+optimistic."""
+MODELS: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "logreg": ("logistic", ()),
+    "svm": ("hinge", ()),
+    "mlp1": ("logistic", (1000,)),
+    "mlp2": ("logistic", (128, 64)),
+}
+"""Loss and hidden layers; the paper's networks are for MNIST."""
+ADULT_DOMAIN = Space(
+    {
+        "epochs": Int(1, 64),
+        "lot": Int(8, 512, log=True),
+        "learning_rate": Float(5e-4, 5e-2, log=True),
+        "noise_variance": Float(0.1, 16.0, log=True),
+        "clip": Float(0.1, 4.0, log=True),
+    }
+)
+MNIST_DOMAIN = Space(
+    {
+        "epochs": Int(1, 400, log=True),
+        "lot": Int(16, 4000, log=True),
+        "learning_rate": Float(1e-3, 5e-1, log=True),
+        "noise_variance": Float(0.1, 16.0, log=True),
+        "clip": Float(0.1, 12.0, log=True),
+    }
+)
+"""Table 1's domains, on logarithmic scales."""
+
+
+class Oracle(Protocol):
+    """A family of private algorithms."""
+
+    @property
+    def delta(self) -> float:
+        """At which epsilon is told; 0 for what is purely private."""
+
+    @property
+    def name(self) -> str:
+        """How pages call it."""
+
+    @property
+    def space(self) -> Space:
+        """What may be set."""
+
+    def epsilon(self, config: Config) -> float:
+        """What an algorithm with these settings costs."""
+
+    def errors(self, config: Config, seed: int) -> FloatArray:
+        """One minus the utility, from 0 to 1, of every replication."""
+
+    def draw(self, rng: np.random.Generator) -> Config:
+        """Settings at random, as an expert would search."""
+
+
+@dataclass(frozen=True)
+class DpTraining:
+    """DP-SGD or DP-Adam, on lots of a fixed size (replace-one) or drawn by chance (add or remove).
+
+    Args:
+        examples: what is trained on.
+        test: where accuracy is measured.
+        classes: how many there are.
+        domain: epochs, lot, learning rate, noise variance and clip; and, to choose among several,
+            ``model``, ``optimiser`` or the ``width`` of a hidden layer.
+        model: of :data:`MODELS`, unless the domain has it.
+        optimiser: ``sgd`` or ``adam``, unless the domain has it.
+        sampling: ``fixed`` or ``poisson``.
+        delta: at which epsilon is told.
+        replications: trainings to average over, all at once.
+        hidden: other widths than the model's.
+        secret: take noise and lots from the operating system, as whatever tells of the trained
+            models beyond those who may see the data must; otherwise from the seed.
+    """
+
+    examples: Examples = field(repr=False)
+    test: Examples = field(repr=False)
+    classes: int
+    domain: Space = ADULT_DOMAIN
+    model: str = "logreg"
+    optimiser: str = "sgd"
+    sampling: str = FIXED
+    delta: float = 1e-6
+    replications: int = 5
+    hidden: tuple[int, ...] | None = None
+    secret: bool = False
+
+    @classmethod
+    def of(cls, data: Dataset, **more: Any) -> DpTraining:
+        """On a data set, standardised by its public numbers; no lot is larger than all of it."""
+        train_part, test = (data.standardise(part) for part in (data.train, data.test))
+        made = cls(train_part, test, len(data.classes), **more)
+        lots = made.domain.dimensions["lot"]
+        if isinstance(lots, Int) and lots.high > len(train_part):
+            fitting = Int(lots.low, len(train_part), log=lots.log)
+            return replace(made, domain=Space({**made.domain.dimensions, "lot": fitting}))
+        return made
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}+{self.optimiser}"
+
+    @property
+    def space(self) -> Space:
+        return self.domain
+
+    def epsilon(self, config: Config) -> float:
+        """By dp-accounting's Rényi accountants; noise is in units of the sensitivity."""
+        noise = math.sqrt(float(config["noise_variance"]))
+        lot, steps = int(config["lot"]), self.steps(config)
+        if self.sampling == POISSON:
+            return poisson_epsilon(lot / len(self.examples), noise, steps, self.delta)
+        return fixed_epsilon(len(self.examples), lot, noise, steps, self.delta)
+
+    def errors(self, config: Config, seed: int) -> FloatArray:
+        return self.errors_of([config], seed)[0]
+
+    def errors_of(self, configs: Sequence[Config], seed: int) -> list[FloatArray]:
+        """Errors of many settings: those of the same steps and lots are trained at once."""
+        found: dict[int, FloatArray] = {}
+        chance = Secret() if self.secret else Seeded(seed)
+        recipes = [self._recipe(config) for config in configs]
+        for recipe in dict.fromkeys(recipes):
+            own = [place for place, other in enumerate(recipes) if other == recipe]
+            runs = [_run(configs[place]) for place in own for _ in range(self.replications)]
+            models = train(recipe, runs, self.examples, self.classes, chance)
+            errors = models.wrong(self.test).reshape(len(own), -1) / len(self.test)
+            found |= dict(zip(own, errors, strict=True))
+        return [found[place] for place in range(len(configs))]
+
+    def _recipe(self, config: Config) -> Recipe:
+        return Recipe(
+            self._hidden(config),
+            MODELS[str(config.get("model", self.model))][0],
+            str(config.get("optimiser", self.optimiser)),
+            self.sampling,
+            int(config["lot"]),
+            self.steps(config),
+        )
+
+    def draw(self, rng: np.random.Generator) -> Config:
+        """Tables 3 and 4: epochs uniform, lots normal, the others shifted exponentials."""
+        axes = self.domain.dimensions
+        mnist = float(getattr(axes["epochs"], "high", 64)) > 64
+        drawn: dict[str, Callable[[], float]] = {
+            "lot": lambda: rng.normal(800, 800) if mnist else rng.normal(128, 64),
+            "learning_rate": lambda: 1e-3 + rng.exponential(1 / 10),
+            "noise_variance": lambda: 0.1 + rng.exponential(2.0 if mnist else 10.0),
+            "clip": lambda: 0.1 + rng.exponential(2.0 if mnist else 10.0),
+        }
+        found: dict[str, Any] = {}
+        for name, axis in axes.items():
+            if isinstance(axis, Choice):
+                found[name] = axis.options[int(rng.integers(len(axis.options)))]
+            elif name == "epochs":
+                found[name] = int(rng.integers(int(axis.low), int(axis.high) + 1))
+            else:
+                value = math.inf
+                while not axis.low <= value <= axis.high:
+                    value = drawn[name]()
+                found[name] = round(value) if isinstance(axis, Int) else float(value)
+        return found
+
+    def parameters(self, config: Config) -> float:
+        """How large the model is: a third objective."""
+        widths = (math.prod(self.examples.shape), *self._hidden(config), self.classes)
+        return float(sum((into + 1) * out for into, out in pairwise(widths)))
+
+    def _hidden(self, config: Config) -> tuple[int, ...]:
+        if "width" in config:
+            return (int(config["width"]),)
+        _, hidden = MODELS[str(config.get("model", self.model))]
+        return hidden if self.hidden is None else self.hidden
+
+    def steps(self, config: Config) -> int:
+        """How many a training has."""
+        lot = int(config["lot"])
+        return int(config["epochs"]) * max(1, len(self.examples) // lot)
+
+
+def _run(config: Config) -> Run:
+    noise = math.sqrt(float(config["noise_variance"]))
+    return Run(float(config["learning_rate"]), noise, float(config["clip"]))
+
+
+@lru_cache(maxsize=4096)
+def fixed_epsilon(records: int, lot: int, noise: float, steps: int, delta: float) -> float:
+    """Steps on lots of a fixed size without replacement, noise in units of twice the clip.
+
+    Wang, Balle and Kasiviswanathan (2019) through dp-accounting, neighbours by replacing one; its
+    sensitivity there is 1, and ours in those units is 1.
+    """
+    from dp_accounting import GaussianDpEvent, NeighboringRelation
+    from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(list(ORDERS), NeighboringRelation.REPLACE_ONE)
+    accountant.compose(
+        SampledWithoutReplacementDpEvent(records, lot, GaussianDpEvent(noise)), steps
+    )
+    return float(accountant.get_epsilon(delta))
+
+
+@lru_cache(maxsize=4096)
+def poisson_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
+    """Steps whose records are drawn by chance, noise in units of the clip; add or remove one."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant()
+    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)
+    return float(accountant.get_epsilon(delta))
+
+
+@dataclass(frozen=True)
+class OutputPerturbation:
+    """Regularised logistic regression, with Gaussian noise on the trained weights.
+
+    The paper's first example: Wu et al., "Bolt-on Differential Privacy" (2017), Algorithm 2, on
+    rows of norm at most one, one row a step, projected onto the ball of radius ``1 / g``, with
+    steps of ``min(1 / (1 + g), 1 / (g t))`` for the regularisation ``g``: the weights move by at
+    most ``4 / (g n)`` when one row is replaced, and epsilon is the exact one of that Gaussian. The
+    regularisation is rounded to one of :data:`LEVELS` values, which are all trained at once.
+    """
+
+    examples: Examples = field(repr=False)
+    test: Examples = field(repr=False)
+    epochs: int = 10
+    delta: float = 1e-6
+    replications: int = 50
+    name = "output-perturbation"
+    space = Space(
+        {
+            "regularisation": Float(1e-4, 1.0, log=True),
+            "sigma": Float(0.1, 10.0, log=True),
+        }
+    )
+
+    @classmethod
+    def of(cls, data: Dataset, **more: Any) -> OutputPerturbation:
+        """On a data set of two classes, rows scaled to norm at most one."""
+        train_part, test = (_unit_rows(data.standardise(p)) for p in (data.train, data.test))
+        return cls(train_part, test, **more)
+
+    def epsilon(self, config: Config) -> float:
+        sensitivity = 4 / (LEVELS[self._level(config)] * len(self.examples))
+        return gaussian_epsilon((sensitivity / float(config["sigma"])) ** 2, self.delta)
+
+    def errors(self, config: Config, seed: int) -> FloatArray:
+        weights = _trained(self.examples, self.epochs)[self._level(config)]
+        noise = np.random.default_rng(seed).normal(size=(self.replications, len(weights)))
+        noisy = weights + float(config["sigma"]) * noise
+        scores = self.test.features @ noisy.T.astype(np.float32)
+        wrong = (scores > 0) != (self.test.labels[:, None] == 1)
+        return np.asarray(wrong.mean(axis=0), dtype=np.float64)
+
+    def draw(self, rng: np.random.Generator) -> Config:
+        return self.space.decode(rng.random(2))
+
+    @staticmethod
+    def _level(config: Config) -> int:
+        return int(np.argmin(np.abs(np.log(LEVELS / float(config["regularisation"])))))
+
+
+@lru_cache(maxsize=2)
+def _trained(examples: Examples, epochs: int) -> FloatArray:
+    """Weights for every level of regularisation, all along the same order of rows."""
+    rows, signs = examples.features.astype(np.float64), 2.0 * examples.labels - 1.0
+    rng, step = np.random.default_rng(0), 0
+    weights = np.zeros((len(LEVELS), rows.shape[1]))
+    for _ in range(epochs):
+        for place in rng.permutation(len(rows)):
+            step += 1
+            row, sign = rows[place], signs[place]
+            pull = -sign / (1 + np.exp(np.minimum(sign * (weights @ row), 50.0)))
+            rate = np.minimum(1 / (1 + LEVELS), 1 / (LEVELS * step))
+            weights *= (1 - rate * LEVELS)[:, None]
+            weights -= np.outer(rate * pull, row)
+            norms = np.sqrt(np.einsum("ij,ij->i", weights, weights))
+            weights *= np.minimum(1.0, 1 / (LEVELS * np.maximum(norms, 1e-300)))[:, None]
+    return weights
+
+
+LEVELS = np.logspace(-4, 0, 101)
+"""The regularisations that are trained."""
+
+
+def _unit_rows(examples: Examples) -> Examples:
+    flat = examples.flat()
+    norms = np.linalg.norm(flat.features, axis=1, keepdims=True)
+    return Examples(flat.features / np.maximum(norms, 1.0), flat.labels)
+
+
+@dataclass(frozen=True)
+class SparseVector:
+    """The paper's second example: which of 100 queries are one, by the sparse vector technique.
+
+    Lyu, Su and Li (2017), Algorithm 7, with noise ``b`` and at most ``C`` answers:
+    ``epsilon = (1 + (2 C)^(1/3)) (1 + (2 C)^(2/3)) / b``. Utility is the F1 score, over random
+    orders.
+    """
+
+    queries: int = 100
+    ones: int = 10
+    replications: int = 50
+    delta = 0.0
+    name = "sparse-vector"
+    space = Space({"C": Int(1, 30), "b": Float(1e-2, 1e2, log=True)})
+
+    def epsilon(self, config: Config) -> float:
+        root = float((2.0 * float(config["C"])) ** (1 / 3))
+        return (1 + root) * (1 + root**2) / float(config["b"])
+
+    def errors(self, config: Config, seed: int) -> FloatArray:
+        rng, runs = np.random.default_rng(seed), self.replications
+        most, noise = int(config["C"]), float(config["b"])
+        first = noise / (1 + (2.0 * most) ** (1 / 3))
+        truth = np.zeros((runs, self.queries))
+        truth[:, : self.ones] = 1
+        truth = rng.permuted(truth, axis=1)
+        threshold = 0.5 + rng.laplace(0, first, (runs, 1))
+        above = truth + rng.laplace(0, noise - first, truth.shape) >= threshold
+        found = above & (np.cumsum(above, axis=1) <= most)
+        right = (found & (truth == 1)).sum(axis=1)
+        return np.asarray(1 - 2 * right / (found.sum(axis=1) + self.ones), dtype=np.float64)
+
+    def draw(self, rng: np.random.Generator) -> Config:
+        return self.space.decode(rng.random(2))
+
+
+TUNERS = ("vote", "mean", "flora")
+"""Tacit's own tuners that can be simulated on a score table."""
+
+
+@dataclass(frozen=True)
+class TunerOracle:
+    """Tacit's own tuners on a score table: what a choice's epsilon buys in final accuracy.
+
+    The tuners themselves run, with their noise, on simulated clients, whose scores are the table's:
+    the vote on the table's candidates, combining and FLoRA on the box around them, where a
+    configuration has the scores and the accuracy of the nearest candidate.
+
+    Args:
+        table: scores of every client, accuracies of every candidate.
+        tuner: one of :data:`TUNERS`, or ``any``: chosen with the other settings.
+        delta: at which epsilon is told.
+        replications: runs, over the table's seeds in turn.
+        dropout: the fraction of clients that may drop out; nobody does.
+    """
+
+    table: ScoreTable = field(repr=False)
+    tuner: str = "any"
+    delta: float = 1e-5
+    replications: int = 5
+    dropout: float = 0.1
+
+    @property
+    def name(self) -> str:
+        return f"tuner {self.tuner}"
+
+    @property
+    def space(self) -> Space:
+        axes: dict[str, Dimension] = {"epsilon": Float(0.05, 10.0, log=True)}
+        if self.tuner in ("vote", "any"):
+            axes["votes"] = Int(1, min(20, len(self.table.candidates) // 4))
+        return Space(axes | ({"tuner": Choice(list(TUNERS))} if self.tuner == "any" else {}))
+
+    def epsilon(self, config: Config) -> float:
+        return float(config["epsilon"])
+
+    def errors(self, config: Config, seed: int) -> FloatArray:
+        tuner = str(config.get("tuner", self.tuner))
+        method: Tuner = Combine("mean", "dp") if tuner == "mean" else Flora("sgm", "dp")
+        space = self._box
+        if tuner == "vote":
+            space = self._grid
+            method = Vote(int(config["votes"]), len(self.table.candidates), "grid")
+        budget = Budget(float(config["epsilon"]), self.delta)
+        variance, rng = noise_for(method, space, budget), np.random.default_rng(seed)
+        found = []
+        for number in range(self.replications):
+            own = number % len(self.table.accuracy)
+            rows = self.table.scores(own)
+            federation = local_federation(
+                [FunctionClient(partial(self._score, row)) for row in rows],
+                Participation(len(rows), self.dropout),
+                Ledger.in_memory("simulated", budget),
+                "simulated",
+                variance,
+                secure=PLAIN,
+                roster=False,
+            )
+            outcome = method.tune(federation, space, rng)
+            found.append(1 - float(self.table.accuracy[own][self._nearest(outcome.config)]))
+        return np.array(found)
+
+    def draw(self, rng: np.random.Generator) -> Config:
+        return self.space.decode(rng.random(len(self.space.dimensions)))
+
+    def _score(self, row: FloatArray, config: Config) -> float:
+        return float(row[self._nearest(config)])
+
+    def _nearest(self, config: Config) -> int:
+        gaps = self._places - self._box.encode(config)
+        return int(np.argmin(np.square(gaps).sum(axis=1)))
+
+    @cached_property
+    def _values(self) -> dict[str, list[float]]:
+        names = self.table.candidates[0]
+        every = {name: [float(c[name]) for c in self.table.candidates] for name in names}
+        return {name: sorted(set(found)) for name, found in every.items()}
+
+    @cached_property
+    def _grid(self) -> Space:
+        return Space({name: Choice(found) for name, found in self._values.items()})
+
+    @cached_property
+    def _box(self) -> Space:
+        return Space(
+            {
+                name: Float(found[0], found[-1], log=found[0] > 0 and found[-1] > 99 * found[0])
+                for name, found in self._values.items()
+                if len(found) > 1
+            }
+        )
+
+    @cached_property
+    def _places(self) -> FloatArray:
+        return np.array([self._box.encode(candidate) for candidate in self.table.candidates])

@@ -1,0 +1,170 @@
+"""DP training of many models at once, against Opacus and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tacit.data.examples import Examples
+from tacit.dp_training import Models, Recipe, Run, Secret, Seeded, train
+
+RNG = np.random.default_rng(0)
+ROWS = Examples(
+    RNG.normal(size=(60, 5)).astype(np.float32), RNG.integers(0, 3, 60).astype(np.int64)
+)
+TWO = Examples(ROWS.features, (ROWS.features[:, 0] > 0).astype(np.int64))
+
+
+class Everybody:
+    """Lots of all examples, in order, and no noise: what is left is arithmetic."""
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        return np.zeros(shape, np.float32)
+
+    def lots(self, runs: int, examples: int, size: int) -> Any:
+        return np.tile(np.arange(examples)[:size], (runs, 1))
+
+    def some(self, examples: int, rate: float) -> Any:
+        del rate
+        return np.arange(examples)
+
+
+def sequential(models: Models, run: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for found in models.layers:
+        layer = nn.Linear(found.shape[1] - 1, found.shape[2])
+        layer.weight.data, layer.bias.data = found[run, :-1].T.clone(), found[run, -1].clone()
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def opacus_sum(module: nn.Module, loss: Any, clip: float, examples: Examples) -> list[torch.Tensor]:
+    """The sum of clipped gradients as Opacus' own optimiser makes it."""
+    opacus = pytest.importorskip("opacus")
+    wrapped = opacus.GradSampleModule(module, loss_reduction="sum")
+    plain = torch.optim.SGD(wrapped.parameters(), lr=1.0)
+    optimizer = opacus.optimizers.DPOptimizer(
+        plain, noise_multiplier=0.0, max_grad_norm=clip, expected_batch_size=1, loss_reduction="sum"
+    )
+    scores = wrapped(torch.tensor(examples.features, requires_grad=True))
+    loss(scores, torch.from_numpy(examples.labels)).backward()
+    optimizer.pre_step()
+    return [parameter.grad for parameter in wrapped.parameters()]
+
+
+def hinge(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    sign = 2.0 * labels[:, None] - 1.0
+    return torch.clamp(1.0 - sign * scores, min=0).sum()
+
+
+def binary(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(
+        scores[:, 0], labels.float(), reduction="sum"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hidden", "loss", "examples", "classes", "reference"),
+    [
+        ((), "logistic", ROWS, 3, nn.CrossEntropyLoss(reduction="sum")),
+        ((7,), "logistic", ROWS, 3, nn.CrossEntropyLoss(reduction="sum")),
+        ((7, 4), "logistic", ROWS, 3, nn.CrossEntropyLoss(reduction="sum")),
+        ((), "logistic", TWO, 2, binary),
+        ((), "hinge", TWO, 2, hinge),
+    ],
+)
+@pytest.mark.parametrize("clip", [0.3, 100.0])
+def test_a_step_is_that_of_opacus(
+    hidden: tuple[int, ...],
+    loss: str,
+    examples: Examples,
+    classes: int,
+    reference: Any,
+    clip: float,
+) -> None:
+    recipe = Recipe(hidden, loss, lot=len(examples), steps=3)
+    runs = [Run(0.5, 1.0, clip), Run(0.2, 1.0, clip)]
+    start = train(recipe, [Run(0.5, 0.0, 1.0)] * 2, examples, classes, Seeded(1))
+    after = train(replace(recipe, steps=1), runs, examples, classes, Everybody(), start)
+    for number, run in enumerate(runs):
+        sums = opacus_sum(sequential(start, number), reference, clip, examples)
+        for place, (layer, before) in enumerate(zip(after.layers, start.layers, strict=True)):
+            moved = (before[number] - layer[number]) * len(examples) / run.learning_rate
+            torch.testing.assert_close(moved[:-1].T, sums[2 * place], rtol=2e-3, atol=2e-3)
+            torch.testing.assert_close(moved[-1], sums[2 * place + 1], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("sampling", "unit"), [("poisson", 1.0), ("fixed", 2.0)])
+def test_noise_has_the_size_that_is_paid_for(sampling: str, unit: float) -> None:
+    """Of ten thousand numbers; the standard deviation is within five of its own."""
+    wide = Examples(np.zeros((8, 2500), np.float32), np.arange(8) % 4)
+    recipe = Recipe(lot=4, steps=1, sampling=sampling)
+    for chance in (Secret(), Seeded(0)):
+        models = train(recipe, [Run(1.0, 3.0, 0.5)], wide, 4, chance)
+        deviation = float(models.layers[0].std())
+        assert deviation == pytest.approx(unit * 3.0 * 0.5 / 4, rel=5 / np.sqrt(2 * 10_000))
+
+
+@pytest.mark.parametrize("size", [5, 10])
+@pytest.mark.parametrize("chance", [Secret(), Seeded(3)], ids=["secret", "seeded"])
+def test_lots_are_fair(chance: Any, size: int) -> None:
+    """Each example is in as often as any other, within five standard deviations."""
+    fixed, by_chance = np.zeros(40), np.zeros(40)
+    for _ in range(2000):
+        lot, other = chance.lots(2, 40, size)
+        assert len(set(lot.tolist())) == len(set(other.tolist())) == size
+        fixed[lot] += 1
+        by_chance[chance.some(40, 0.25)] += 1
+    for counts, rate in ((fixed, size / 40), (by_chance, 0.25)):
+        assert np.abs(counts - 2000 * rate).max() < 5 * np.sqrt(2000 * rate * (1 - rate))
+
+
+def test_one_record_moves_a_step_by_no_more_than_the_clip() -> None:
+    recipe = Recipe(lot=60, steps=1)
+    shifted = replace(ROWS, features=ROWS.features.copy())
+    shifted.features[7] = 1e20
+    moved = [
+        train(recipe, [Run(60.0, 0.0, 0.5)], examples, 3, Everybody())
+        for examples in (ROWS, shifted)
+    ]
+    squares = sum(
+        float((a - b).square().sum()) for a, b in zip(moved[0].layers, moved[1].layers, strict=True)
+    )
+    assert 0 < np.sqrt(squares) <= 2 * 0.5 * 1.001
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("hidden", [(), (16,)])
+def test_models_learn_and_more_noise_learns_less(optimiser: str, hidden: tuple[int, ...]) -> None:
+    rate = 0.5 if optimiser == "sgd" else 0.05
+    recipe = Recipe(hidden, optimiser=optimiser, lot=20, steps=150)
+    models = train(recipe, [Run(rate, 0.3, 1.0), Run(rate, 300.0, 1.0)], TWO, 2, Seeded(0))
+    little, much = models.wrong(TWO)
+    assert little < 10
+    assert little < much
+
+
+def test_adam_takes_the_papers_steps() -> None:
+    """The first step of Adam has the size of the learning rate, whatever the gradient."""
+    models = train(
+        Recipe(optimiser="adam", lot=60, steps=1), [Run(0.01, 0.0, 1.0)], TWO, 2, Everybody()
+    )
+    np.testing.assert_allclose(np.abs(models.one(0)[0][0, 1]), 0.01, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"loss": "l1"}, {"optimiser": "lbfgs"}, {"sampling": "all"}, {"lot": 0}]
+)
+def test_wrong_recipes_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="allowed"):
+        Recipe(**wrong)
+
+
+def test_a_lot_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed is 1 to the number of examples, 60"):
+        train(Recipe(lot=61), [Run(0.1, 1.0, 1.0)], ROWS, 3, Seeded(0))
