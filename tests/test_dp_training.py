@@ -37,8 +37,8 @@ class Everybody:
 def sequential(models: Models, run: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for found in models.layers:
-        layer = nn.Linear(found.shape[1] - 1, found.shape[2])
-        layer.weight.data, layer.bias.data = found[run, :-1].T.clone(), found[run, -1].clone()
+        layer = nn.Linear(found.shape[2] - 1, found.shape[1])
+        layer.weight.data, layer.bias.data = found[run, :, :-1].clone(), found[run, :, -1].clone()
         layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -95,8 +95,8 @@ def test_a_step_is_that_of_opacus(
         sums = opacus_sum(sequential(start, number), reference, clip, examples)
         for place, (layer, before) in enumerate(zip(after.layers, start.layers, strict=True)):
             moved = (before[number] - layer[number]) * len(examples) / run.learning_rate
-            torch.testing.assert_close(moved[:-1].T, sums[2 * place], rtol=2e-3, atol=2e-3)
-            torch.testing.assert_close(moved[-1], sums[2 * place + 1], rtol=2e-3, atol=2e-3)
+            torch.testing.assert_close(moved[:, :-1], sums[2 * place], rtol=2e-3, atol=2e-3)
+            torch.testing.assert_close(moved[:, -1], sums[2 * place + 1], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(("sampling", "unit"), [("poisson", 1.0), ("fixed", 2.0)])

@@ -57,7 +57,7 @@ LAYERS = (
     ("pareto_job",),
     ("flower.server", "job"),
     ("flower.simulation",),
-    ("bench.claims", "bench.flower_app", "bench.pieces", "bench.plain_loop"),
+    ("bench.claims", "bench.feathers_runs", "bench.flower_app", "bench.pieces", "bench.plain_loop"),
     (
         "bench.adaptive",
         "bench.averaging",

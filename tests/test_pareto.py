@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ def searched(acquisition: str, count: int, batch: int = 1, seed: int = 0) -> Fro
 def true_area() -> float:
     best = [(10 / noise, 0.05 + 0.4 * math.tanh(noise / 10)) for noise in np.logspace(-1, 2, 2000)]
     return area(best, ANTI_IDEAL)
+
+
+@cache
+def finished() -> Front:
+    """A search that several tests read."""
+    return searched("nehvi", 32)
 
 
 # Fronts and volumes
@@ -182,8 +189,7 @@ def test_a_grid_crosses_everything() -> None:
 
 @pytest.mark.parametrize("wished", [0.5, 2.0, 8.0])
 def test_a_wished_epsilon_is_kept_and_its_error_predicted(wished: float) -> None:
-    search = searched("nehvi", 32)
-    found = suggest(search, epsilon=wished)
+    found = suggest(finished(), epsilon=wished)
     assert found.epsilon <= wished
     assert found.epsilon == Known().epsilon(found.config)
     truth = float(np.mean(Known().errors(found.config, 99)))
@@ -192,7 +198,7 @@ def test_a_wished_epsilon_is_kept_and_its_error_predicted(wished: float) -> None
 
 
 def test_a_wished_error_is_reached_cheaply() -> None:
-    found = suggest(searched("nehvi", 32), error=0.3)
+    found = suggest(finished(), error=0.3)
     assert float(np.mean(Known().errors(found.config, 99))) < 0.32
     cheapest = 10 / (10 * math.atanh((0.3 - 0.05) / 0.4))
     assert found.epsilon < 1.5 * cheapest

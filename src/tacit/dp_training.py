@@ -140,7 +140,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Models:
-    """Trained models side by side: a layer is (runs, in + 1, out), biases in its last row."""
+    """Trained models side by side: a layer is (runs, out, in + 1), biases in its last column."""
 
     layers: tuple[Tensor, ...]
 
@@ -152,8 +152,8 @@ class Models:
         found = []
         for layer in self.layers:
             own = layer[run].numpy()
-            pair = [own[:-1].T[None], own[-1:]]
-            if own.shape[1] == 1:
+            pair = [own[None, :, :-1], own[None, :, -1]]
+            if len(own) == 1:
                 pair = [np.concatenate([0 * part, part], axis=1) for part in pair]
             found += [part.copy() for part in pair]
         return tuple(found)
@@ -205,7 +205,8 @@ def train(
     moments = [(torch.zeros_like(layer), torch.zeros_like(layer)) for layer in layers]
     for step in range(1, recipe.steps + 1):
         rows, present = _lots(recipe, count, len(runs), chance)
-        lots = _Lots(features[rows], labels[rows], squares[rows], present)
+        drawn_rows = features.index_select(0, rows.flatten()).view(*rows.shape, -1)
+        lots = _Lots(drawn_rows, labels[rows], squares[rows], present)
         for layer, pull, own in zip(
             layers, _clipped_sums(recipe, layers, lots, clip[:, :, 0]), moments, strict=True
         ):
@@ -231,10 +232,10 @@ def _start(sizes: Sequence[int], runs: int, chance: Chance) -> Models:
     torch = import_torch()
     layers = []
     for into, out in pairwise(sizes):
-        layer = torch.zeros(runs, into + 1, out)
+        layer = torch.zeros(runs, out, into + 1)
         if len(sizes) > 2:
-            drawn = torch.from_numpy(chance.normal((runs, into, out)))
-            layer[:, :-1] = drawn * math.sqrt((2.0 if out != sizes[-1] else 1.0) / into)
+            drawn = torch.from_numpy(chance.normal((runs, out, into)))
+            layer[:, :, :-1] = drawn * math.sqrt((2.0 if out != sizes[-1] else 1.0) / into)
         layers.append(layer)
     return Models(tuple(layers))
 
@@ -269,8 +270,9 @@ def _forward(layers: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, list[Tenso
     torch = import_torch()
     into = [rows]
     for layer in layers[:-1]:
-        into.append(_with_one(torch.relu(torch.bmm(into[-1], layer))))
-    return torch.bmm(into[-1], layers[-1]), into
+        into.append(_with_one(torch.relu(torch.bmm(into[-1], layer.transpose(1, 2)))))
+    # The last layer is narrow, where this order is about twice as fast.
+    return torch.bmm(layers[-1], into[-1].transpose(1, 2)).transpose(1, 2), into
 
 
 def _clipped_sums(
@@ -281,7 +283,7 @@ def _clipped_sums(
     scores, into = _forward(layers, lots.rows)
     back = [_slope(recipe.loss, scores, lots.labels)]
     for layer, inner in zip(reversed(layers[1:]), reversed(into[1:]), strict=True):
-        through = torch.bmm(back[0], layer[:, :-1].transpose(1, 2))
+        through = torch.bmm(back[0], layer[:, :, :-1])
         back.insert(0, through.mul_(inner[:, :, :-1] > 0))
     squares = lots.squares * back[0].square().sum(2)
     for a, d in zip(into[1:], back[1:], strict=True):
@@ -296,7 +298,8 @@ def _clipped_sums(
             [torch.where(known[:, :, None], part, 0.0) for part in parts] for parts in (into, back)
         )
     return [
-        torch.bmm(a.transpose(1, 2), d * scale[:, :, None]) for a, d in zip(into, back, strict=True)
+        torch.bmm((d * scale[:, :, None]).transpose(1, 2), a)
+        for a, d in zip(into, back, strict=True)
     ]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tacit.data.examples import Dataset
 from tacit.data.sources import DATASETS, load
@@ -145,7 +143,7 @@ def oracle_of(plan: ParetoPlan) -> Oracle:
         table = ScoreTable.load(terms.table)
         return TunerOracle(table, terms.tuner, terms.delta, terms.replications)
     data = load(terms.data, Path(terms.data_dir) if terms.data_dir else None)
-    data = some_of(data, terms.examples)
+    data = data.some(terms.examples)
     if terms.kind == "output-perturbation":
         if len(data.classes) != 2:
             raise ValueError(
@@ -176,11 +174,3 @@ def domain_of(terms: OracleTerms, data: Dataset) -> Space:
     if terms.optimiser == "any":
         axes["optimiser"] = Choice(list(OPTIMISERS))
     return Space(axes)
-
-
-def some_of(data: Dataset, examples: int) -> Dataset:
-    """The first examples in a fixed random order; 0: all."""
-    if not examples:
-        return data
-    rows = np.random.default_rng(0).permutation(len(data.train))[:examples]
-    return replace(data, train=data.train.take(rows))

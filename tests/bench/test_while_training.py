@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.bench import adaptive, feathers, training_figures
+from tacit.bench import adaptive, feathers, feathers_runs, training_figures
 from tacit.tuners.bandit import Stage
 from tests.command_line import document, refusal, tacit
 from tests.data.writers import FRAUD_HEADER, fraud_line, idx, pixels, write
@@ -39,12 +39,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TINY = replace(
-    feathers.QUICK,
+    feathers_runs.QUICK,
     examples=60,
     test_examples=50,
-    fraud_examples=150,
+    fraud_examples=140,
     fraud_clients=5,
-    fraud_search=replace(feathers.QUICK.fraud_search, train_rounds=1),
+    fraud_search=replace(feathers_runs.QUICK.fraud_search, train_rounds=1),
 )
 
 
@@ -57,7 +57,7 @@ TINY = replace(
     ],
 )
 def test_every_method_trains_on_images(data: Path, method: str, names: list[str]) -> None:
-    rows = feathers.one_image(TINY, data, 0, 4, True, method)
+    rows = feathers_runs.one_image(TINY, data, 0, 4, True, method)
     assert [row["method"] for row in rows] == names
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     assert all("@" in row["architecture"] for row in rows)
@@ -67,7 +67,7 @@ def test_every_method_trains_on_images(data: Path, method: str, names: list[str]
 
 @pytest.mark.parametrize("epsilon", [3.5, 250.0, math.inf])
 def test_fraud_is_priced_or_says_that_it_is_not(data: Path, epsilon: float) -> None:
-    row = feathers.one_fraud(TINY, data, 0, epsilon)
+    row = feathers_runs.one_fraud(TINY, data, 0, epsilon)
     assert 0 <= row["f1"] <= 1
     if epsilon == 3.5:
         assert 3.0 < row["ledger_epsilon"] <= 3.5
@@ -78,15 +78,15 @@ def test_fraud_is_priced_or_says_that_it_is_not(data: Path, epsilon: float) -> N
 def test_everybody_has_as_many_epochs() -> None:
     """Who spends some on rewards trains less: 2 x (3 x 4 + 5) in all."""
     stage = Stage(phases=2, drawn=4, most_rounds=3, train_rounds=5)
-    assert feathers.epochs_of(stage) == 34
+    assert feathers_runs.epochs_of(stage) == 34
 
 
 def test_published_rewards_cost_more_than_they_claim() -> None:
-    for epsilon in feathers.EPSILONS[:-1]:
-        row = feathers.published(feathers.Setup(), epsilon)
+    for epsilon in feathers_runs.EPSILONS[:-1]:
+        row = feathers.published(feathers_runs.Setup(), epsilon)
         assert row["claimed"] == epsilon
         assert row["rewards_if_clipped"] > 3 * epsilon
-    assert feathers.published(feathers.Setup(), math.inf)["rewards_if_clipped"] is None
+    assert feathers.published(feathers_runs.Setup(), math.inf)["rewards_if_clipped"] is None
 
 
 def image_rows(gain: float) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_tables_and_figures_are_means_over_seeds() -> None:
     result = {
         "rows": [{**row, "history": history} for row in rows],
         "fraud": fraud,
-        "published": [feathers.published(feathers.Setup(), e) for e in (1.0, math.inf)],
+        "published": [feathers.published(feathers_runs.Setup(), e) for e in (1.0, math.inf)],
     }
     page = training_figures.page("FEATHERS", training_figures.feathers(result))
     assert "F1 of the rarer class" in page

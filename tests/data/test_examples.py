@@ -84,3 +84,19 @@ def test_standardising_uses_the_constants_of_each_channel() -> None:
     assert standardised.dtype == np.float32
     assert (standardised[:, 0] == 0).all()
     assert (standardised[:, 1] == 2).all()
+
+
+def test_a_part_of_the_data_is_always_the_same() -> None:
+    data = Dataset("numbers", numbered(50), numbered(20), ("only",))
+    one, again = (data.some(30, 5) for _ in range(2))
+    assert (len(one.train), len(one.test)) == (30, 5)
+    assert one.train.labels.tolist() == again.train.labels.tolist()
+    assert len(set(one.train.labels.tolist())) == 30
+    assert data.some(0).train is data.train
+    assert data.some(30, 5).train.labels.tolist() == data.some(30).train.labels.tolist()
+
+
+def test_more_than_there_is_is_refused() -> None:
+    data = Dataset("numbers", numbered(50), numbered(20), ("only",))
+    with pytest.raises(ValueError, match="found 20 examples where 21 are asked for; allowed is"):
+        data.some(50, 21)

@@ -35,7 +35,6 @@ from tacit.oracles import (
     SparseVector,
 )
 from tacit.pareto import HVPOI, NEHVI, RANDOM, Front, Point, evaluate, front, grid, hypervolume
-from tacit.pareto_plan import some_of
 from tacit.space import Config, Int, Space
 
 SEEDS = 3
@@ -124,15 +123,15 @@ def oracle(setup: Setup, data_dir: Path | None, problem: str) -> Oracle:
     if problem == "sparse-vector":
         return SparseVector()
     if problem == "output-perturbation":
-        family = OutputPerturbation.of(some_of(load("adult", data_dir), setup.examples))
+        family = OutputPerturbation.of(load("adult", data_dir).some(setup.examples))
         return replace(family, test=family.test.take(np.arange(min(4000, len(family.test)))))
     model, optimiser = problem.split("+")
     if problem in ADULT:
-        data = some_of(load("adult", data_dir), setup.examples)
+        data = load("adult", data_dir).some(setup.examples)
         domain = ADULT_DOMAIN
         hidden = None
     else:
-        data = some_of(load("mnist", data_dir), setup.mnist_examples)
+        data = load("mnist", data_dir).some(setup.mnist_examples)
         largest = min(4000, setup.mnist_examples // 4)
         smaller = {
             "epochs": Int(1, setup.mnist_epochs, log=True),

@@ -19,6 +19,7 @@ from tacit.bench import (
     dp_hype,
     encrypted,
     feathers,
+    feathers_runs,
     pareto,
     pareto_figures,
     scaling,
@@ -399,7 +400,7 @@ def bench_feathers(
     Continues after a kill. Writes feathers.json and feathers.html to the folder.
     """
     _one_of(quick=quick, full=full)
-    setup = feathers.QUICK if quick else feathers.FULL if full else feathers.Setup()
+    setup = feathers_runs.QUICK if quick else feathers_runs.FULL if full else feathers_runs.Setup()
     with _place("runs", data_dir, out) as place:
         result = feathers.run(setup, 1 if quick else seeds, place)
     _written(result, out, page("FEATHERS", training_figures.feathers(result)))

@@ -8,7 +8,7 @@ validation part of its own, so that what trains, what votes and what is reported
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,20 @@ class Dataset:
     def standardise(self, examples: Examples) -> Examples:
         """Examples of this data set, with features of about mean 0 and variance 1."""
         return Examples((examples.features - self.centre) / self.spread, examples.labels)
+
+    def some(self, examples: int, test_examples: int = 0) -> Dataset:
+        """Part of it: the first so many in a fixed random order; 0: all."""
+        rng = np.random.default_rng(0)
+        parts = []
+        for part, count in ((self.train, examples), (self.test, test_examples)):
+            if count > len(part):
+                raise ValueError(
+                    f"found {len(part)} examples where {count} are asked for; allowed is up to "
+                    "that, or 0 for all"
+                )
+            order = rng.permutation(len(part))[:count]
+            parts.append(part.take(order) if count else part)
+        return replace(self, train=parts[0], test=parts[1])
 
 
 def split_validation(
