@@ -170,6 +170,24 @@ def test_numbers_of_adaptive_rates_are_recorded() -> None:
     assert recorded["core_seconds"] < 2 * 100 * 60, "a recorded run fits in 100 minutes on 2 cores"
 
 
+def test_numbers_of_feathers_are_recorded() -> None:
+    page = (ROOT / "docs" / "while-training.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "feathers.json").read_text())
+    for claim in recorded["claims"]:
+        assert claim_line(claim) in page
+    for method in dict.fromkeys(row["method"] for row in recorded["table"]):
+        own = [row for row in recorded["table"] if row["method"] == method]
+        seconds = sum(row["seconds"] for row in own) / len(own)
+        cells = " | ".join(f"{row['accuracy']:.3f}" for row in own)
+        assert f"| {method} | {cells} | {seconds:.0f} s |" in page
+    for row in recorded["fraud_table"]:
+        numbers = f"{row['f1']:.3f} ({row['least']:.3f} to {row['most']:.3f})"
+        epsilon = str(row["epsilon"])
+        shown = "∞" if epsilon.startswith(("inf", "Inf")) else f"{row['epsilon']:g}"
+        assert f"| {shown} | {numbers} |" in page
+    assert recorded["core_seconds"] < 2 * 100 * 60, "a recorded run fits in 100 minutes on 2 cores"
+
+
 def test_numbers_of_private_averaging_are_recorded() -> None:
     page = (ROOT / "docs" / "averaging.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "averaging.json").read_text())

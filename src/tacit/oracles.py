@@ -12,7 +12,7 @@ Utilities are measured on data and released to nobody by these classes; see :mod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tacit.data.examples import Dataset, Examples
+from tacit.domains import ADULT, Domain
 from tacit.dp_training import FIXED, POISSON, Recipe, Run, Secret, Seeded, train
 from tacit.federation import local_federation
 from tacit.privacy.accounting import Budget, gaussian_epsilon
@@ -46,25 +47,6 @@ MODELS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "mlp2": ("logistic", (128, 64)),
 }
 """Loss and hidden layers; the paper's networks are for MNIST."""
-ADULT_DOMAIN = Space(
-    {
-        "epochs": Int(1, 64),
-        "lot": Int(8, 512, log=True),
-        "learning_rate": Float(5e-4, 5e-2, log=True),
-        "noise_variance": Float(0.1, 16.0, log=True),
-        "clip": Float(0.1, 4.0, log=True),
-    }
-)
-MNIST_DOMAIN = Space(
-    {
-        "epochs": Int(1, 400, log=True),
-        "lot": Int(16, 4000, log=True),
-        "learning_rate": Float(1e-3, 5e-1, log=True),
-        "noise_variance": Float(0.1, 16.0, log=True),
-        "clip": Float(0.1, 12.0, log=True),
-    }
-)
-"""Table 1's domains, on logarithmic scales."""
 
 
 class Oracle(Protocol):
@@ -115,7 +97,7 @@ class DpTraining:
     examples: Examples = field(repr=False)
     test: Examples = field(repr=False)
     classes: int
-    domain: Space = ADULT_DOMAIN
+    domain: Domain = ADULT
     model: str = "logreg"
     optimiser: str = "sgd"
     sampling: str = FIXED
@@ -129,11 +111,7 @@ class DpTraining:
         """On a data set, standardised by its public numbers; no lot is larger than all of it."""
         train_part, test = (data.standardise(part) for part in (data.train, data.test))
         made = cls(train_part, test, len(data.classes), **more)
-        lots = made.domain.dimensions["lot"]
-        if isinstance(lots, Int) and lots.high > len(train_part):
-            fitting = Int(lots.low, len(train_part), log=lots.log)
-            return replace(made, domain=Space({**made.domain.dimensions, "lot": fitting}))
-        return made
+        return replace(made, domain=made.domain.within(len(train_part)))
 
     @property
     def name(self) -> str:
@@ -141,7 +119,7 @@ class DpTraining:
 
     @property
     def space(self) -> Space:
-        return self.domain
+        return self.domain.space
 
     def epsilon(self, config: Config) -> float:
         """By dp-accounting's Rényi accountants; noise is in units of the sensitivity."""
@@ -178,27 +156,7 @@ class DpTraining:
         )
 
     def draw(self, rng: np.random.Generator) -> Config:
-        """Tables 3 and 4: epochs uniform, lots normal, the others shifted exponentials."""
-        axes = self.domain.dimensions
-        mnist = float(getattr(axes["epochs"], "high", 64)) > 64
-        drawn: dict[str, Callable[[], float]] = {
-            "lot": lambda: rng.normal(800, 800) if mnist else rng.normal(128, 64),
-            "learning_rate": lambda: 1e-3 + rng.exponential(1 / 10),
-            "noise_variance": lambda: 0.1 + rng.exponential(2.0 if mnist else 10.0),
-            "clip": lambda: 0.1 + rng.exponential(2.0 if mnist else 10.0),
-        }
-        found: dict[str, Any] = {}
-        for name, axis in axes.items():
-            if isinstance(axis, Choice):
-                found[name] = axis.options[int(rng.integers(len(axis.options)))]
-            elif name == "epochs":
-                found[name] = int(rng.integers(int(axis.low), int(axis.high) + 1))
-            else:
-                value = math.inf
-                while not axis.low <= value <= axis.high:
-                    value = drawn[name]()
-                found[name] = round(value) if isinstance(axis, Int) else float(value)
-        return found
+        return self.domain.draw(rng)
 
     def parameters(self, config: Config) -> float:
         """How large the model is: a third objective."""

@@ -9,10 +9,9 @@ from typing import Any
 
 from tacit.data.examples import Dataset
 from tacit.data.sources import DATASETS, load
+from tacit.domains import PAPERS, Domain, any_data
 from tacit.dp_training import OPTIMISERS, SAMPLINGS
 from tacit.oracles import (
-    ADULT_DOMAIN,
-    MNIST_DOMAIN,
     MODELS,
     TUNERS,
     DpTraining,
@@ -153,7 +152,7 @@ def oracle_of(plan: ParetoPlan) -> Oracle:
         return OutputPerturbation.of(data, delta=terms.delta, replications=terms.replications)
     return DpTraining.of(
         data,
-        domain=plan.space or domain_of(terms, data),
+        domain=Domain(plan.space) if plan.space else domain_of(terms, data),
         model="logreg" if terms.model == "any" else terms.model,
         optimiser="sgd" if terms.optimiser == "any" else terms.optimiser,
         sampling=terms.sampling,
@@ -164,13 +163,12 @@ def oracle_of(plan: ParetoPlan) -> Oracle:
     )
 
 
-def domain_of(terms: OracleTerms, data: Dataset) -> Space:
-    """The paper's, with model and optimiser among the settings where either may be any."""
-    base = ADULT_DOMAIN if len(data.classes) == 2 else MNIST_DOMAIN
-    axes = dict(base.dimensions)
-    linear = [name for name, (_, hidden) in MODELS.items() if not hidden]
+def domain_of(terms: OracleTerms, data: Dataset) -> Domain:
+    """That of the data, with model and optimiser among the settings where either may be any."""
+    domain = PAPERS.get(terms.data, any_data(len(data.train)))
     if terms.model == "any":
-        axes["model"] = Choice(linear)
+        linear = [name for name, (_, hidden) in MODELS.items() if not hidden]
+        domain = domain.having(model=Choice(linear))
     if terms.optimiser == "any":
-        axes["optimiser"] = Choice(list(OPTIMISERS))
-    return Space(axes)
+        domain = domain.having(optimiser=Choice(list(OPTIMISERS)))
+    return domain

@@ -23,19 +23,18 @@ from typing import Any
 
 import numpy as np
 
+from tacit import domains
 from tacit.bench.claims import claim
 from tacit.bench.pieces import Workplace
 from tacit.data.sources import load
 from tacit.oracles import (
-    ADULT_DOMAIN,
-    MNIST_DOMAIN,
     DpTraining,
     Oracle,
     OutputPerturbation,
     SparseVector,
 )
 from tacit.pareto import HVPOI, NEHVI, RANDOM, Front, Point, evaluate, front, grid, hypervolume
-from tacit.space import Config, Int, Space
+from tacit.space import Config, Int
 
 SEEDS = 3
 KNOWN = ("sparse-vector", "output-perturbation")
@@ -128,16 +127,14 @@ def oracle(setup: Setup, data_dir: Path | None, problem: str) -> Oracle:
     model, optimiser = problem.split("+")
     if problem in ADULT:
         data = load("adult", data_dir).some(setup.examples)
-        domain = ADULT_DOMAIN
+        domain = domains.ADULT
         hidden = None
     else:
         data = load("mnist", data_dir).some(setup.mnist_examples)
         largest = min(4000, setup.mnist_examples // 4)
-        smaller = {
-            "epochs": Int(1, setup.mnist_epochs, log=True),
-            "lot": Int(16, largest, log=True),
-        }
-        domain = Space({**MNIST_DOMAIN.dimensions, **smaller})
+        domain = domains.MNIST.having(
+            epochs=Int(1, setup.mnist_epochs, log=True), lot=Int(16, largest, log=True)
+        )
         hidden = (100,) if model == "mlp1" else (32, 16)
     return DpTraining.of(
         data,
@@ -209,7 +206,7 @@ class _Cheap:
 
     name = "cheap"
     delta = 1e-6
-    space = ADULT_DOMAIN
+    space = domains.ADULT.space
 
     def epsilon(self, config: Config) -> float:
         return float(config["epochs"]) * float(config["lot"]) / float(config["noise_variance"]) / 99
