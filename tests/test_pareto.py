@@ -34,6 +34,7 @@ class Known:
 
     delta = 1e-6
     name = "known"
+    protects = "per record, replace-one"
     space = Space(
         {
             "noise": Float(0.1, 100.0, log=True),

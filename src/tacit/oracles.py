@@ -49,12 +49,19 @@ MODELS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 """Loss and hidden layers; the paper's networks are for MNIST."""
 
 
+REPLACE, ADD_OR_REMOVE = "per record, replace-one", "per record, add-or-remove-one"
+
+
 class Oracle(Protocol):
     """A family of private algorithms."""
 
     @property
     def delta(self) -> float:
         """At which epsilon is told; 0 for what is purely private."""
+
+    @property
+    def protects(self) -> str:
+        """Whose presence epsilon is about, and the neighbouring relation."""
 
     @property
     def name(self) -> str:
@@ -116,6 +123,10 @@ class DpTraining:
     @property
     def name(self) -> str:
         return f"{self.model}+{self.optimiser}"
+
+    @property
+    def protects(self) -> str:
+        return ADD_OR_REMOVE if self.sampling == POISSON else REPLACE
 
     @property
     def space(self) -> Space:
@@ -226,6 +237,7 @@ class OutputPerturbation:
     delta: float = 1e-6
     replications: int = 50
     name = "output-perturbation"
+    protects = REPLACE
     space = Space(
         {
             "regularisation": Float(1e-4, 1.0, log=True),
@@ -302,6 +314,7 @@ class SparseVector:
     replications: int = 50
     delta = 0.0
     name = "sparse-vector"
+    protects = REPLACE
     space = Space({"C": Int(1, 30), "b": Float(1e-2, 1e2, log=True)})
 
     def epsilon(self, config: Config) -> float:
@@ -350,6 +363,7 @@ class TunerOracle:
     delta: float = 1e-5
     replications: int = 5
     dropout: float = 0.1
+    protects = "per client, replace-one"
 
     @property
     def name(self) -> str:

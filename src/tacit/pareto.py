@@ -442,6 +442,8 @@ class Suggestion:
     low: float
     high: float
     """Between these the mean error lies with 95 % probability, if the model is right."""
+    delta: float
+    protects: str
 
 
 def suggest(
@@ -482,7 +484,10 @@ def suggest(
         float(1 / (1 + math.exp(-(means[place, 1] + shift)))) for shift in (-spread, 0.0, spread)
     )
     cost = search.oracle.epsilon(candidates[place])
-    return Suggestion(candidates[place], float(cost), middle, low, high)
+    oracle = search.oracle
+    return Suggestion(
+        candidates[place], float(cost), middle, low, high, oracle.delta, oracle.protects
+    )
 
 
 def _cheap_enough(

@@ -206,6 +206,7 @@ def _written(
     result = {
         "name": oracle.name,
         "delta": oracle.delta,
+        "protects": oracle.protects,
         "third": None if plan.front.third == "none" else plan.front.third,
         "hypervolume": hypervolume(points),
         "who_may_see_it": who,

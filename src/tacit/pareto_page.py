@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.pareto import ANTI_IDEAL
+
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
@@ -36,21 +38,11 @@ def figure(result: Mapping[str, Any]) -> Figure:
     kept = {_key(row) for row in best}
     others = [row for row in result["points"] if _key(row) not in kept]
     plot = go.Figure()
-    epsilon = [row["epsilon"] for row in best]
-    low, high = ([float(pick(row["errors"])) for row in best] for pick in (min, max))
-    if any(a < b for a, b in zip(low, high, strict=True)):
-        plot.add_scatter(
-            x=[*epsilon, *reversed(epsilon)],
-            y=[*high, *reversed(low)],
-            fill="toself",
-            mode="none",
-            fillcolor="rgba(36,89,169,0.18)",
-            name="best to worst replication",
-            hoverinfo="skip",
-        )
+    if result["third"] is None:
+        _add_band(plot, best)
     for rows, name, colour, mode in (
         (others, "dominated", "#9aa6b5", "markers"),
-        (best, "the front", "#2459a9", "lines+markers"),
+        (best, "the front", "#2459a9", "markers" if result["third"] else "lines+markers"),
     ):
         plot.add_scatter(
             x=[row["epsilon"] for row in rows],
@@ -59,12 +51,20 @@ def figure(result: Mapping[str, Any]) -> Figure:
             name=name,
             line={"color": colour, "shape": "hv"},
             marker={"color": colour, "size": 7},
-            text=[_words(row["config"]) for row in rows],
+            text=[_words(row, result["third"]) for row in rows],
             hovertemplate="ε = %{x:.3g}, error %{y:.3f}<br>%{text}<extra></extra>",
         )
-    plot.update_xaxes(
-        type="log", title_text=f"ε at δ = {result['delta']:g}" if result["delta"] else "ε (δ = 0)"
+    if result["third"]:
+        plot.data[-1].marker.update(
+            color=[row["extra"] for row in best],
+            colorscale="Viridis",
+            colorbar={"title": {"text": result["third"]}},
+            size=10,
+        )
+    plot.add_vline(
+        ANTI_IDEAL[0], line={"color": "#9aa6b5", "dash": "dot"}, annotation_text="counts up to here"
     )
+    plot.update_xaxes(type="log", title_text=f"ε at δ = {result['delta']:g} ({result['protects']})")
     plot.update_yaxes(title_text="error (1 − utility)", rangemode="tozero")
     plot.update_layout(
         template="plotly_white",
@@ -73,6 +73,35 @@ def figure(result: Mapping[str, Any]) -> Figure:
         legend={"orientation": "h", "y": -0.2},
     )
     return plot
+
+
+def _add_band(plot: Figure, best: Sequence[Row]) -> None:
+    """From the best replication of every point of the front to its worst."""
+    epsilon = [row["epsilon"] for row in best]
+    low, high = ([float(pick(row["errors"])) for row in best] for pick in (min, max))
+    if low == high:
+        return
+    (across, above), (_, below) = _steps(epsilon, high), _steps(epsilon, low)
+    plot.add_scatter(
+        x=[*across, *reversed(across)],
+        y=[*above, *reversed(below)],
+        fill="toself",
+        mode="none",
+        fillcolor="rgba(36,89,169,0.18)",
+        name="best to worst replication",
+        hoverinfo="skip",
+    )
+
+
+def _steps(epsilon: Sequence[float], errors: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Corners of a line that keeps its height until the next point, as the front does.
+
+    >>> _steps([1.0, 2.0], [0.5, 0.3])
+    ([1.0, 2.0, 2.0], [0.5, 0.5, 0.3])
+    """
+    across = [epsilon[0], *(value for value in epsilon[1:] for _ in range(2))]
+    heights = [*(value for value in errors[:-1] for _ in range(2)), errors[-1]]
+    return across, heights
 
 
 def _table(best: Sequence[Row], third: str | None) -> str:
@@ -96,8 +125,9 @@ def _table(best: Sequence[Row], third: str | None) -> str:
     return f"<h2>The front</h2><table><tr>{head}</tr>{rows}</table>"
 
 
-def _words(config: Mapping[str, Any]) -> str:
-    return "<br>".join(escape(f"{name} = {_short(value)}") for name, value in config.items())
+def _words(row: Row, third: str | None) -> str:
+    told = {**row["config"], **({third: row["extra"]} if third else {})}
+    return "<br>".join(escape(f"{name} = {_short(value)}") for name, value in told.items())
 
 
 def _short(value: Any) -> str:

@@ -206,6 +206,7 @@ class _Cheap:
 
     name = "cheap"
     delta = 1e-6
+    protects = "per record, replace-one"
     space = domains.ADULT.space
 
     def epsilon(self, config: Config) -> float:

@@ -75,6 +75,7 @@ def run(
     console = Console(highlight=False)
     console.print(_table(result["front"], result["third"]))
     console.print(
+        f"ε at δ = {result['delta']:g}, {result['protects']}. "
         f"Hypervolume {result['hypervolume']:.4f} (up to ε = 10 and an error of 1), "
         f"{len(result['points'])} points"
     )
@@ -109,8 +110,9 @@ def suggest(
         shown = f"{value:.6g}" if isinstance(value, float) else value
         console.print(f"  {name} = {shown}")
     console.print(
-        f"ε = {found.epsilon:.4g}; accuracy {1 - found.error:.3f} expected, between "
-        f"{1 - found.high:.3f} and {1 - found.low:.3f} with 95 % probability if the model is right"
+        f"ε = {found.epsilon:.4g} at δ = {found.delta:g} ({found.protects}); accuracy "
+        f"{1 - found.error:.3f} expected, between {1 - found.high:.3f} and {1 - found.low:.3f} "
+        "with 95 % probability if the model is right"
     )
 
 

@@ -1,0 +1,129 @@
+"""Families of private algorithms: what they cost, against other accountants and by attack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tacit import oracles
+from tacit.data.examples import Examples
+from tacit.oracles import (
+    LEVELS,
+    DpTraining,
+    OutputPerturbation,
+    SparseVector,
+    fixed_epsilon,
+    poisson_epsilon,
+)
+from tacit.space import Config
+
+SETTINGS = [(1000, 64, 1.0, 150), (32_561, 128, 0.7, 2000), (6000, 16, 4.0, 40), (500, 400, 2.0, 3)]
+
+
+@pytest.mark.parametrize(("records", "lot", "noise", "steps"), SETTINGS)
+def test_fixed_lots_cost_what_dp_accounting_says_by_hand(
+    records: int, lot: int, noise: float, steps: int
+) -> None:
+    """Fewer orders than the accountant's own are never optimistic, and lose under 2 %."""
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
+    from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    one = SampledWithoutReplacementDpEvent(records, lot, GaussianDpEvent(noise))
+    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    by_hand = float(accountant.compose(SelfComposedDpEvent(one, steps)).get_epsilon(1e-6))
+    found = fixed_epsilon(records, lot, noise, steps, 1e-6)
+    assert by_hand * (1 - 1e-9) <= found <= 1.02 * by_hand
+
+
+@pytest.mark.parametrize(("records", "lot", "noise", "steps"), SETTINGS)
+def test_chance_lots_cost_what_dp_accounting_says_by_hand(
+    records: int, lot: int, noise: float, steps: int
+) -> None:
+    """By its Rényi accountant exactly; never below its tighter one."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(lot / records, GaussianDpEvent(noise)), steps)
+    by_hand = float(RdpAccountant().compose(event).get_epsilon(1e-6))
+    tighter = float(
+        PLDAccountant(value_discretization_interval=1e-3).compose(event).get_epsilon(1e-6)
+    )
+    found = poisson_epsilon(lot / records, noise, steps, 1e-6)
+    assert found == pytest.approx(by_hand, rel=1e-9)
+    assert tighter * 0.99 <= found
+
+
+def test_a_lot_of_everything_is_a_plain_gaussian() -> None:
+    """One step on all records, replaced one: the exact Gaussian with sensitivity one is below."""
+    from tacit.privacy.accounting import gaussian_epsilon
+
+    exact = gaussian_epsilon(1 / 3.0**2, 1e-6)
+    assert exact <= fixed_epsilon(100, 100, 3.0, 1, 1e-6) <= 1.3 * exact
+
+
+def test_noise_is_paid_for_in_the_units_in_which_it_is_added() -> None:
+    """Twice the clip where a record is replaced: as much again than where one comes or goes."""
+    rows = Examples(np.zeros((400, 3), np.float32), np.arange(400) % 2)
+    config: Config = {
+        "epochs": 2,
+        "lot": 20,
+        "learning_rate": 0.1,
+        "noise_variance": 4.0,
+        "clip": 1.0,
+    }
+    fixed = DpTraining(rows, rows, 2)
+    assert fixed.epsilon(config) == fixed_epsilon(400, 20, 2.0, 40, 1e-6)
+    chance = replace(fixed, sampling="poisson")
+    assert chance.epsilon(config) == poisson_epsilon(0.05, 2.0, 40, 1e-6)
+    assert (fixed.protects, chance.protects) == (
+        "per record, replace-one",
+        "per record, add-or-remove-one",
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_replaced_row_moves_the_perturbed_weights_by_more_than_is_paid_for(seed: int) -> None:
+    """The worst rows that we know: opposite ones of norm one, at any place in the order."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, 3))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = (rows[:, 0] > 0).astype(np.int64)
+    examples = Examples(rows.astype(np.float32), labels)
+    weights = oracles._trained(examples, 5)
+    for place in rng.integers(40, size=5):
+        other = rows.copy()
+        other[place] = -other[place]
+        moved = oracles._trained(Examples(other.astype(np.float32), labels), 5)
+        distance = np.linalg.norm(weights - moved, axis=1)
+        assert (distance <= 4 / (LEVELS * 40)).all()
+        assert distance.max() > 0
+
+
+def test_output_perturbation_is_the_exact_gaussian() -> None:
+    from tacit.privacy.accounting import gaussian_epsilon
+
+    rows = Examples(np.eye(50, dtype=np.float32), np.arange(50) % 2)
+    family = OutputPerturbation(rows, rows)
+    found = family.epsilon({"regularisation": 0.01, "sigma": 2.0})
+    assert found == pytest.approx(gaussian_epsilon((4 / (0.01 * 50) / 2.0) ** 2, 1e-6))
+
+
+def test_the_sparse_vector_technique_costs_the_sum_of_its_parts() -> None:
+    """A threshold with noise ``b1``, and at most C answers with ``b2``, each moving by one."""
+    for most, noise in ((1, 0.5), (10, 20.0), (30, 100.0)):
+        first = noise / (1 + (2 * most) ** (1 / 3))
+        second = noise - first
+        by_parts = 1 / first + 2 * most / second
+        assert SparseVector().epsilon({"C": most, "b": noise}) == pytest.approx(by_parts)
+
+
+def test_the_sparse_vector_technique_finds_all_without_noise_and_nothing_with_much() -> None:
+    family = SparseVector(replications=200)
+    assert family.errors({"C": 10, "b": 0.01}, 0).max() == 0
+    half = family.errors({"C": 5, "b": 0.01}, 0)
+    assert half == pytest.approx(1 - 2 * 5 / 15)
+    assert family.errors({"C": 10, "b": 100.0}, 0).mean() > 0.7
