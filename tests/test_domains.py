@@ -39,7 +39,7 @@ def test_small_data_have_private_settings() -> None:
     rng = np.random.default_rng(0)
 
     def costs(domain: Domain) -> list[float]:
-        drawn = [domain.within(1437).draw(rng) for _ in range(30)]
+        drawn = [domain.within(1437).draw(rng) for _ in range(10)]
         return [
             fixed_epsilon(
                 1437,

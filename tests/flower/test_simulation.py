@@ -55,6 +55,7 @@ def test_a_plan_runs_on_flowers_simulation(tmp_path: Path) -> None:
     check(tmp_path, clients=4)
 
 
+@pytest.mark.slow
 def test_a_method_that_trains_runs_and_goes_on_over_flower(tmp_path: Path) -> None:
     out = tmp_path / "run"
     terms = (
