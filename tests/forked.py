@@ -7,10 +7,13 @@ output and exit code.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -69,4 +72,24 @@ def _child(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.exit(main(arguments))  # type: ignore[arg-type]
+    code = _code(main, arguments)
+    # As any program ends: pools let go of their workers before anybody waits for those.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _code(main: Main, arguments: Sequence[str]) -> int:
+    try:
+        found = main(arguments)
+    except SystemExit as ended:
+        found = ended.code
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    if isinstance(found, str):
+        sys.stderr.write(found + "\n")
+        return 1
+    return found if isinstance(found, int) else 0
