@@ -8,7 +8,7 @@ what was chosen over time; run times. And the fraud data: F1 against epsilon, wi
 priced, beside what the published accounting would have claimed.
 
 How we differ: a subset, small cells and few rounds (``full`` takes the paper's numbers); the same
-number of client epochs in a stage for everybody, so that who spends some on rewards trains less;
+number of client epochs for everybody, so that who spends some on rewards trains less;
 3 seeds and intervals. For the fraud data the guarantee is at the level of clients, 100 of them,
 where the paper's is about records; classes are not oversampled, since a record that is copied costs
 as many times as much.

@@ -118,7 +118,8 @@ def one_image(
         return _darts(setup, task, data, federation, seed)
     fixed: Config = {ARCHITECTURE: HAND_MADE}
     begin = time.process_time()
-    weights = averaged(task, federation, fixed, {}, epochs_of(setup.evaluation))
+    rounds = epochs_of(setup.search) + epochs_of(setup.evaluation)
+    weights = averaged(task, federation, fixed, {}, rounds)
     return [row("fedavg", task, data, weights, HAND_MADE, time.process_time() - begin)]
 
 
