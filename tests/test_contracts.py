@@ -44,7 +44,7 @@ from tacit.tuners.nas import Feathers
 from tacit.tuners.selection import Selection
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import Outcome, Tuner, noise_for
-from tacit.tuners.voting import Vote
+from tacit.tuners.voting import RunOff, Vote
 from tests.federations import Unreachable, federation
 
 CLIENTS = 8
@@ -56,6 +56,8 @@ STAGE = Stage(phases=1, drawn=2, most_rounds=2, train_rounds=2)
 PRIVATE: list[Tuner] = [
     Vote(votes=2, candidates=12),
     Vote(votes=3, candidates=10, sampling="grid"),
+    Vote(votes=3, candidates=12, ballot="borda", smooth=True),
+    Vote(votes=3, candidates=12, ballot="borda", smooth=True, run_off=RunOff()),
     *(Combine(strategy, "dp", candidates=12, points=3) for strategy in SUMMABLE),
     *(Flora(surface, "dp", candidates=12) for surface in ("sgm", "sgm+u", "aplm")),
     Flora("aplm", "dp", candidates=6, sampling="tpe"),
@@ -78,6 +80,7 @@ RECORD_LEVEL: list[Tuner] = [
     Selection(Recipe(lot=4, steps=6), *OWN, 2, Runs(3.0, 1.0), candidates=6),
     Selection(Recipe(lot=4, steps=6), *OWN, 2, Runs(3.0, 1.0), candidates=5, mode="watched"),
     Bandit(TASK.initial, STAGE, candidates=6, mode="record"),
+    FedEx(TASK.initial, rounds=3, candidates=5, mode="record"),
     AdaptiveRate(TASK.initial, rounds=3, mode="record"),
 ]
 ENCRYPTED: list[Tuner] = [
@@ -90,6 +93,7 @@ IN_CLEAR: list[Tuner] = [
     Bandit(TASK.initial, STAGE, candidates=6, mode="rewards-only"),
     Bandit(TASK.initial, STAGE, candidates=6, mode="published"),
     FedEx(TASK.initial, rounds=3, candidates=5, mode="clear"),
+    FedEx(TASK.initial, rounds=3, candidates=5, mode="rewards-only"),
     AdaptiveRate(TASK.initial, rounds=3, mode="clear"),
     *(Combine(strategy, "clear", candidates=12) for strategy in STRATEGIES),
     *(Flora(surface, "clear", candidates=12) for surface in SURFACES),

@@ -8,7 +8,7 @@ the choice covers.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -22,10 +22,17 @@ from tacit.combining import (
     SurfaceSums,
 )
 from tacit.local_search import ranking
-from tacit.privacy.bounds import Bound, TopVotes
+from tacit.privacy.bounds import BordaVotes, Bound, TopVotes
 from tacit.privacy.events import Event, SampledGaussian, Unprotected
 from tacit.privacy.skellam import IntArray
-from tacit.rewards import LocalRewards, LocalSampled, Rewards, SampledUpdate
+from tacit.rewards import (
+    LocalRewards,
+    LocalSampled,
+    Rewards,
+    SampledLoss,
+    SampledUpdate,
+    drawn_arm,
+)
 from tacit.rules import Rule, private_part
 from tacit.sgd import Weights
 from tacit.space import Config
@@ -44,34 +51,47 @@ class SumQuery(Protocol):
         """One client's answer, without noise."""
 
 
+TOP, BORDA = BALLOTS = ("top", "borda")
+
+
 class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
     """Vote for the candidates with the lowest loss (DP-HYPE, Algorithm 1, lines 5 to 8).
 
-    The bound holds because exactly ``votes`` different candidates are chosen. We differ in three
-    ways: losses that are not finite rank last, ties are broken by the operating system's
-    randomness, and a client without any finite loss abstains instead of voting for whatever stands
-    first.
+    ``top``: one vote for each of the best ``votes``, as published. ``borda``: ``votes`` for the
+    best, one less for the next, and so on. The bound holds because exactly ``votes`` different
+    candidates are chosen. We differ in three ways: losses that are not finite rank last, ties are
+    broken by the operating system's randomness, and a client without any finite loss abstains
+    instead of voting for whatever stands first. ``unit`` is how many steps the noise takes for one:
+    it shares a budget among several votes.
     """
 
     candidates: tuple[Config, ...]
     votes: int
+    kind: Literal["top", "borda"] = "top"
+    unit: int = 1
 
     @property
-    def bound(self) -> TopVotes:
-        return TopVotes(len(self.candidates), self.votes)
+    def bound(self) -> TopVotes | BordaVotes:
+        kind = BordaVotes if self.kind == BORDA else TopVotes
+        return kind(len(self.candidates), self.votes, self.unit)
 
     def answer(self, client: Client) -> IntArray:
         return self.bound.ballot(ranking(scores(client, self.candidates))[: self.votes])
 
 
 class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="training"):
-    """Train some models for a few epochs from common weights, and return them in clear."""
+    """Train some models for a few epochs from common weights, and return them in clear.
+
+    With ``chances`` the client draws one of the configurations, and trains by that alone; the draw
+    depends on no data.
+    """
 
     configs: tuple[Config, ...]
     weights: Arrays
     epochs: int
     round_number: int
     rule: Rule | None = None
+    chances: tuple[float, ...] = ()
 
     @property
     def event(self) -> Event:
@@ -79,12 +99,15 @@ class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="traini
         private = private_part(self.rule)
         if private is None:
             return Unprotected(type(self).__name__)
-        steps = private.steps * len(self.configs)
+        steps = private.steps * (1 if self.chances else len(self.configs))
         return SampledGaussian(private.rate, private.noise, steps)
 
     def answer(self, client: Client) -> Arrays:
         weights: Weights = tuple(array.numpy() for array in self.weights)
-        moved = trained(client, self.rule, self.configs, weights, self.epochs, self.round_number)
+        configs = self.configs
+        if self.chances:
+            configs = (configs[drawn_arm(self.chances)],)
+        moved = trained(client, self.rule, configs, weights, self.epochs, self.round_number)
         return tuple(map(Array.of, moved))
 
 
@@ -107,6 +130,7 @@ Sums = (
     | SurfaceSums
     | PrivateUpdate
     | Rewards
+    | SampledLoss
     | SampledUpdate
 )
 InClear = LocalFindings | LocalTraining | LocalValidation | LocalRewards | LocalSampled

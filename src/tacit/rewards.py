@@ -9,7 +9,8 @@ size of the validation data, which is private. A configuration that diverged has
 FedEx (Khodak et al., "Federated Hyperparameter Tuning: Challenges, Baselines, and Connections to
 Weight-Sharing", 2021) has each client draw one configuration, train by it and keep the result: in
 :class:`SampledUpdate` update and loss enter one noisy sum, the loss at the place of the
-configuration drawn.
+configuration drawn. Where weights leave the client otherwise, :class:`SampledLoss` asks for the
+loss alone, of a model that the client trains for it and forgets.
 """
 
 from __future__ import annotations
@@ -120,8 +121,7 @@ class SampledUpdate(Struct, frozen=True, forbid_unknown_fields=True, tag="sample
         arm, start, moved, loss = _drawn(self, client)
         update = self.steps * clipped(flat(moved) - flat(start), self.clip)
         told = np.zeros(len(self.configs))
-        short = np.clip((loss - self.baseline) / self.loss_clip, -1, 1)
-        told[arm] = LOSS_SHARE * self.steps * short
+        told[arm] = LOSS_SHARE * self.steps * _short(loss, self)
         return rounded(np.append(update, told), self._norm)
 
     def means(self, total: IntArray, answered: int) -> tuple[FloatArray, FloatArray]:
@@ -136,6 +136,43 @@ class SampledUpdate(Struct, frozen=True, forbid_unknown_fields=True, tag="sample
 
 
 LOSS_SHARE = 0.5
+
+
+class SampledLoss(Struct, frozen=True, forbid_unknown_fields=True, tag="sampled-loss"):
+    """Train by a configuration drawn from ``chances`` and tell its loss, at its place.
+
+    The bound holds because one entry at most differs from zero, and is at most ``steps``: both
+    norms of an answer are at most that.
+    """
+
+    configs: tuple[Config, ...]
+    chances: tuple[float, ...]
+    weights: Arrays
+    epochs: int
+    round_number: int
+    loss_clip: float
+    baseline: float
+    rule: Rule | None = None
+    steps: int = REWARD_STEPS
+
+    @property
+    def bound(self) -> NormBall:
+        return NormBall(len(self.configs), self.steps, self.steps, self.steps)
+
+    def answer(self, client: Client) -> IntArray:
+        arm, _, _, loss = _drawn(self, client)
+        told = np.zeros(len(self.configs), dtype=np.int64)
+        told[arm] = round(self.steps * _short(loss, self))
+        return told
+
+    def means(self, total: IntArray, answered: int) -> FloatArray:
+        """Each configuration's part of the mean loss beyond the baseline."""
+        return total.astype(np.float64) * (self.loss_clip / (self.steps * answered))
+
+
+def _short(loss: float, asked: SampledUpdate | SampledLoss) -> float:
+    """A loss beyond the baseline, in units of the clip, between -1 and 1."""
+    return float(np.clip((loss - asked.baseline) / asked.loss_clip, -1, 1))
 
 
 class LocalSampled(Struct, frozen=True, forbid_unknown_fields=True, tag="sampled"):
@@ -154,12 +191,17 @@ class LocalSampled(Struct, frozen=True, forbid_unknown_fields=True, tag="sampled
         return (Array.of(loss * drawn), Array.of(drawn), *map(Array.of, moved))
 
 
+def drawn_arm(chances: tuple[float, ...]) -> int:
+    """An index by its chance, from the operating system's randomness."""
+    point = secrets.randbelow(2**53) / 2**53
+    return int(np.searchsorted(np.cumsum(chances)[:-1], point, side="right"))
+
+
 def _drawn(
-    asked: SampledUpdate | LocalSampled, client: Client
+    asked: SampledUpdate | SampledLoss | LocalSampled, client: Client
 ) -> tuple[int, Weights, Weights, float]:
     """The arm a client drew by itself, the common weights, its own, and their loss."""
-    point = secrets.randbelow(2**53) / 2**53
-    arm = int(np.searchsorted(np.cumsum(asked.chances)[:-1], point, side="right"))
+    arm = drawn_arm(asked.chances)
     start: Weights = tuple(array.numpy() for array in asked.weights)
     config = [asked.configs[arm]]
     moved = trained(client, asked.rule, config, start, asked.epochs, asked.round_number)

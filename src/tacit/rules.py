@@ -79,6 +79,18 @@ class RecordSteps:
         """With noise of so many clipping norms."""
         return DpSgd(self.rate, self.steps, self.clip, noise, self.batch)
 
+    def beside(self, rewards: int, rounds: int, share: float, variance: float) -> DpSgd:
+        """With the noise that leaves so many released rewards this share of the budget.
+
+        What rewards between -1 and 1, with noise of this variance, and the steps of all rounds cost
+        is compared as if both were Gaussian; what is charged does not rest on that.
+        """
+        wanted = 1.0
+        if rewards and rounds:
+            steps = rounds * self.steps * self.rate**2
+            wanted = math.sqrt(share / (1 - share) * steps / (4 * rewards))
+        return self.with_noise(wanted * math.sqrt(variance))
+
 
 class Adaptive(Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
     """Steps whose size follows their error; the last array of the weights is the rate's logarithm.

@@ -160,10 +160,12 @@ def vector_of(node: Node) -> IntArray:
     return np.frombuffer(advertised.vector, "<i4").astype(np.int64)
 
 
-def node(make: MakeClient, number: int, folder: Path | None = None) -> Node:
+def node(
+    make: MakeClient, number: int, folder: Path | None = None, *, record_level: bool = False
+) -> Node:
     """A node whose app answers Tacit, with or without a member's folder."""
     app = ClientApp()
-    tacit.flower.answer(app, make)
+    tacit.flower.answer(app, make, record_level=record_level)
     own = {MEMBER: str(folder)} if folder else {}
     config = {"partition-id": number, **own}
     return Node(app, Context(RUN, 100 + number, config, RecordDict(), {}))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tacit.flower.client import MakeClient
 from tacit.privacy.accounting import Budget
 from tacit.privacy.mechanisms import Participation
 from tacit.result import COVERS_TRAINING
+from tacit.secure.protocol import TooFewClients
 from tacit.space import Float, Space
 from tacit.training import PrivateAveraging
 from tacit.tuners.adaptive import AdaptiveRate
@@ -22,7 +24,8 @@ from tacit.tuners.together import Together
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
 from tests.flower.clinics import NAME
-from tests.flower.grids import grid_of, server_context
+from tests.flower.grids import InProcessGrid, grid_of, server_context
+from tests.flower.grids import node as answering
 from tests.test_contracts import PRIVATE, TASK, learner, searcher
 
 NODES = 5
@@ -62,3 +65,37 @@ def test_methods_that_train_run_over_flower_unchanged(method: Tuner) -> None:
     assert result.rounds[-1]["epsilon"] == pytest.approx(result.privacy.epsilon)
     assert len(result.rounds) >= 2
     assert not math.isinf(result.rounds[0]["epsilon"])
+
+
+AT_RECORD_LEVEL: list[Tuner] = [
+    Bandit(TASK.initial, Stage(phases=1, drawn=2, most_rounds=1, train_rounds=2), 4, mode="record"),
+    FedEx(TASK.initial, rounds=2, candidates=3, mode="record"),
+    AdaptiveRate(TASK.initial, rounds=2, mode="record"),
+]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("method", AT_RECORD_LEVEL, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("agreed", [True, False])
+def test_records_are_counted_over_flower_if_the_nodes_agreed(method: Tuner, agreed: bool) -> None:
+    nodes = {
+        100 + number: answering(node(method, number), number, record_level=agreed)
+        for number in range(NODES)
+    }
+    context = server_context(federation__name=NAME, federation__clients=NODES, privacy__dropout=0.0)
+    asked = partial(
+        tacit.flower.tune,
+        InProcessGrid(nodes),
+        context,
+        space=SPACE,
+        method=method,
+        budget=BUDGET,
+    )
+    if not agreed:
+        with pytest.raises(TooFewClients):
+            asked()
+        return
+    result = asked()
+    assert 7.5 < result.privacy.epsilon <= 8
+    assert result.privacy.guarantee.unit == "record"
+    assert result.weights is not None

@@ -44,7 +44,9 @@ Behind = Callable[[Context, int], tuple[Endpoint, Member | None]]
 MakeClient = Callable[[Context], Client | Callable[[Config], float]]
 
 
-def answer(app: ClientApp, client: MakeClient, *, trains: bool = False) -> None:
+def answer(
+    app: ClientApp, client: MakeClient, *, trains: bool = False, record_level: bool = False
+) -> None:
     """Let a ClientApp answer Tacit's questions beside whatever else it does.
 
     Args:
@@ -53,13 +55,16 @@ def answer(app: ClientApp, client: MakeClient, *, trains: bool = False) -> None:
             that returns a loss will do. It is called only when something is to be scored.
         trains: whether this client also trains models in clear when Tacit's server asks it to;
             not needed when a strategy of Flower does the training.
+        record_level: whether weights trained by DP-SGD may leave this client, at what that costs
+            for a single record of it; for methods in the mode ``record``.
     """
 
     @answer_as(app)
     def endpoint(context: Context, given: int) -> tuple[Endpoint, Member | None]:
         folder = context.node_config.get(MEMBER)
         member = Member.load(Path(str(folder))) if folder is not None else None
-        return endpoint_of(member, _Lazy(client, context), given, trains=trains), member
+        endpoint = endpoint_of(member, _Lazy(client, context), given, trains=trains)
+        return replace(endpoint, record_level=record_level), member
 
 
 def answer_as(app: ClientApp) -> Callable[[Behind], Behind]:

@@ -42,6 +42,7 @@ from tacit.secure.protocol import HIDING, TooFewClients
 from tacit.secure.roster import Roster
 from tacit.settings import read_table, with_value
 from tacit.space import Dimension, Space, as_space
+from tacit.tuners.modes import RECORD
 from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, run_name
@@ -105,6 +106,7 @@ def tune(
     folder = settings.folder(run)
     federation = settings.federation(grid, allowed, run, folder)
     federation.variance = noise_for(chosen, wanted, allowed)
+    federation.record_level = getattr(chosen, "mode", "") == RECORD
     federation.watch = log_round
     log(INFO, "tacit: run %s, results go to %s", run, folder)
     _log_chance(chosen, wanted, allowed, federation.participation)

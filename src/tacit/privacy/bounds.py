@@ -75,10 +75,11 @@ candidate all ballots are equal and the tally carries nothing
 
     candidates: int
     votes: int
-    unit: ClassVar[int] = 1
+    unit: int = 1
 
     def __post_init__(self) -> None:
         _check_candidates(self.candidates)
+        _check_at_least_one(unit=self.unit)
         if not 1 <= self.votes < self.candidates:
             reason = (
                 ": with a vote for every candidate all ballots are equal and the tally carries "
@@ -116,7 +117,7 @@ candidate all ballots are equal and the tally carries nothing
         return answer
 
     def release(self, variance: float) -> SkellamRelease:
-        return SkellamRelease(self.shifts, variance)
+        return SkellamRelease(self.shifts, variance * self.unit**2)
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,11 @@ class BordaVotes:
 
     candidates: int
     ranked: int
-    unit: ClassVar[int] = 1
+    unit: int = 1
 
     def __post_init__(self) -> None:
         _check_candidates(self.candidates)
+        _check_at_least_one(unit=self.unit)
         if not 1 <= self.ranked <= self.candidates // 2:
             raise ValueError(
                 f"ranked is {self.ranked} of {self.candidates} candidates; allowed is 1 to "
@@ -174,7 +176,7 @@ class BordaVotes:
         return answer
 
     def release(self, variance: float) -> SkellamRelease:
-        return SkellamRelease(self.shifts, variance)
+        return SkellamRelease(self.shifts, variance * self.unit**2)
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,10 @@ from tacit.rules import Adaptive, RecordSteps
 from tacit.sgd import Weights
 from tacit.space import Config, Space
 from tacit.training import PrivateAveraging
+from tacit.tuners.modes import CLEAR, PRIVATE, RECORD, check_training_mode
 from tacit.tuners.tuner import Outcome
 
-MODES = ("dp", "record", "clear")
+MODES = (PRIVATE, RECORD, CLEAR)
 RATE = "learning_rate"
 
 
@@ -63,13 +64,12 @@ class AdaptiveRate:
     name = "adaptive"
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode is {self.mode!r}; allowed are {', '.join(MODES)}")
+        check_training_mode(self.mode, MODES)
 
     def event(self, space: Space, variance: float) -> Event:
-        if self.mode == "clear":
+        if self.mode == CLEAR:
             return Unprotected(LocalTraining.__name__)
-        if self.mode == "record":
+        if self.mode == RECORD:
             steps = self.records.steps * self.rounds
             return SampledGaussian(self.records.rate, math.sqrt(variance), steps)
         start = self._start(space)
@@ -77,7 +77,7 @@ class AdaptiveRate:
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
         """The noise of a mean update in every direction, in clipping norms; 0 if there is none."""
-        if self.mode != "dp":
+        if self.mode != PRIVATE:
             return 0.0
         start = self._start(space)
         return self._averaging.noise(start, self._averaging.unit(start), variance, participation)
@@ -100,12 +100,12 @@ class AdaptiveRate:
     def _moved(
         self, federation: Federation, config: Config, weights: Weights, number: int
     ) -> Weights:
-        if self.mode == "dp":
+        if self.mode == PRIVATE:
             unit = self._averaging.unit(weights)
             return self._averaging.moved(federation, config, weights, number, unit)
         sent = tuple(map(Array.of, weights))
         rule = self.rule
-        if self.mode == "record":
+        if self.mode == RECORD:
             noise = math.sqrt(federation.variance)
             rule = structs.replace(rule, private=self.records.with_noise(noise))
         query = LocalTraining((config,), sent, self.epochs, number, rule)

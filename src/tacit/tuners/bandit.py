@@ -11,12 +11,8 @@ bracket subtracts r from every estimate, where the text says that configurations
 ``r <- alpha r``. How we differ: rewards are clipped, so that their sum can be protected; every
 client counts the same; a phase's rounds have a declared maximum, which is what is paid for.
 
-*What is private.* ``dp``: rewards and updates are noisy secure sums, and the run has one
-epsilon, at the level of clients. ``record``: rewards are such sums, weights are trained by DP-SGD
-on every client and averaged in clear; the epsilon is about single records. ``rewards-only``:
-rewards have an epsilon of their own, but the weights that clients send have none, so that the total
-is infinite. ``clear``: nothing is protected. ``published``: as the paper has it, Gaussian noise on
-each unbounded loss; no epsilon follows from that, see :data:`WHY_PUBLISHED`.
+*What is private*: see :mod:`tacit.tuners.modes`; and ``published``, as the paper has it: Gaussian
+noise on each unbounded loss. No epsilon follows from that, see :data:`WHY_PUBLISHED`.
 """
 
 from __future__ import annotations
@@ -40,22 +36,21 @@ from tacit.rules import RecordSteps, Rule, private_part
 from tacit.sgd import Weights
 from tacit.space import Config, Space
 from tacit.training import PrivateAveraging
+from tacit.tuners.modes import (
+    PRIVATE,
+    RECORD,
+    REWARDS_ONLY,
+    REWARDS_ONLY_NOTE,
+    WHILE_TRAINING,
+    check_training_mode,
+)
 from tacit.tuners.tuner import Outcome
 
-PRIVATE, RECORD, REWARDS_ONLY, CLEAR, PUBLISHED = MODES = (
-    "dp",
-    "record",
-    "rewards-only",
-    "clear",
-    "published",
-)
+PUBLISHED = "published"
+MODES = (*WHILE_TRAINING, PUBLISHED)
 WHY_PUBLISHED = (
     "losses have no bound, so noise of any fixed size protects nothing; and every round is a "
     "release of its own, which the published accounting does not add up"
-)
-REWARDS_ONLY_NOTE = (
-    "rewards only: the epsilon of the rewards does not cover the weights, which left the clients "
-    "in clear"
 )
 
 
@@ -167,11 +162,7 @@ class Stage:
         """How clients train where single records are protected."""
         rounds = self.phases * self.train_rounds
         rewards = self.phases * self.most_rounds * self.drawn
-        wanted = 1.0
-        if rewards and rounds:  # what rewards and steps cost, compared as Gaussians
-            steps = rounds * self.records.steps * self.records.rate**2
-            wanted = math.sqrt(share / (1 - share) * steps / (4 * rewards))
-        private = self.records.with_noise(wanted * math.sqrt(variance))
+        private = self.records.beside(rewards, rounds, share, variance)
         return private if self.rule is None else structs.replace(self.rule, private=private)
 
     def record_event(self, share: float, variance: float) -> Event:
@@ -222,7 +213,7 @@ class Bandit:
     name = "bandit"
 
     def __post_init__(self) -> None:
-        check_mode(self.mode)
+        check_training_mode(self.mode, MODES)
 
     def event(self, space: Space, variance: float) -> Event:
         del space
@@ -251,12 +242,6 @@ class Bandit:
         run = Run(federation, self.stage, self.mode, self.reward_share, self.reward_epsilon, rng)
         weights, config = run.through(arms, self.start(1))
         return Outcome(config, arms, note=note(self.mode), weights=weights)
-
-
-def check_mode(mode: str) -> None:
-    """Refuse a mode that there is not."""
-    if mode not in MODES:
-        raise ValueError(f"mode is {mode!r}; allowed are {', '.join(MODES)}")
 
 
 def note(mode: str) -> str:

@@ -7,9 +7,18 @@ with the validation loss of each client's own model, less a baseline (the discou
 losses), over the chance of its draw. The step is ``sqrt(2 ln k)`` over the root of the sum of
 squared largest gradients so far (the paper's adaptive choice).
 
-How we differ: clients count the same, whatever the size of their validation data. Where the run is
-private, a client's update and its clipped loss, at the place of its draw, enter one noisy sum
-(:class:`~tacit.rewards.SampledUpdate`), so nobody learns who drew what.
+How we differ: clients count the same, whatever the size of their validation data.
+
+*What is private*, by mode (:mod:`tacit.tuners.modes`). ``dp``: a client's update and its clipped
+loss, at the place of its draw, enter one noisy sum (:class:`~tacit.rewards.SampledUpdate`), so
+nobody learns who drew what. ``record``: a round has two questions. Losses first: each client draws,
+trains and forgets, and its clipped loss enters a noisy sum, whose noise covers all that a client
+holds, its validation records too. Then weights, trained by DP-SGD under another draw, come in
+clear; they cost a training record its steps, and the draw, which depends on no data, nothing. A
+record takes part in both questions of every round at most, and those are what
+:meth:`FedEx.event` composes. ``rewards-only`` is the same with plain training, so only the losses
+have an epsilon. That is twice the training of the paper's single pass, which would have to tell
+the loss of the very weights that are sent in clear.
 """
 
 from __future__ import annotations
@@ -20,18 +29,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tacit.arrays import Array
+from tacit.arrays import Array, Arrays
 from tacit.federation import Federation
-from tacit.privacy.events import Event, Repeated, Unprotected
+from tacit.privacy.accounting import Budget, calibrate
+from tacit.privacy.events import Composed, Event, Repeated, SampledGaussian, Unprotected
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import FloatArray
-from tacit.rewards import LocalSampled, SampledUpdate
+from tacit.query import LocalTraining
+from tacit.rewards import LocalSampled, SampledLoss, SampledUpdate
+from tacit.rules import DpSgd, RecordSteps
 from tacit.sgd import Weights
 from tacit.space import Config, Space
+from tacit.tuners.modes import (
+    CLEAR,
+    PRIVATE,
+    RECORD,
+    REWARDS_ONLY,
+    REWARDS_ONLY_NOTE,
+    check_training_mode,
+)
 from tacit.tuners.tuner import Outcome
 from tacit.updates import enough_steps, flat, shaped
-
-MODES = ("dp", "clear")
 
 
 class Exponentiated:
@@ -86,8 +104,11 @@ class FedEx:
         discount: of past losses in the baseline.
         clip: the norm of a client's update.
         loss_clip: losses further from the baseline count as this far.
-        mode: ``dp`` or ``clear``.
+        mode: of :data:`~tacit.tuners.modes.WHILE_TRAINING`.
         fixed: what every configuration holds beside the drawn, such as a network found before.
+        records: how clients protect single records in a round, where they do.
+        reward_share: of the budget, for losses, in the mode ``record``.
+        reward_epsilon: of the losses, in the mode ``rewards-only``.
     """
 
     start: Callable[[int], Weights] = field(repr=False)
@@ -100,24 +121,42 @@ class FedEx:
     loss_clip: float = 1.0
     mode: str = "dp"
     fixed: Config = field(default_factory=dict)
+    records: RecordSteps = field(default_factory=RecordSteps)
+    reward_share: float = 0.2
+    reward_epsilon: float = 1.0
     name = "fedex"
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode is {self.mode!r}; allowed are {', '.join(MODES)}")
+        check_training_mode(self.mode)
 
     def event(self, space: Space, variance: float) -> Event:
-        if self.mode == "clear":
+        if self.mode == RECORD:
+            private = self._record_rule(variance)
+            steps = SampledGaussian(private.rate, private.noise, private.steps * self.rounds)
+            return Composed((self._loss_event(variance), steps))
+        if self.mode != PRIVATE:
             return Unprotected(LocalSampled.__name__)
-        arms: tuple[Config, ...] = ({},) * space.count(self.candidates, self.sampling)
-        return Repeated(
-            self._query(arms, np.ones(len(arms)), self.start(1), 0, 0.0).bound.release(variance),
-            self.rounds,
-        )
+        count = space.count(self.candidates, self.sampling)
+        turn = _Turn(({},) * count, (1 / count,) * count, self.start(1), 0, 0.0)
+        return Repeated(self._query(turn).bound.release(variance), self.rounds)
+
+    def own_noise(self, budget: Budget) -> float:
+        """In the mode ``rewards-only``, the noise with which the losses keep their epsilon."""
+        if self.mode != REWARDS_ONLY:
+            return 0.0
+        return calibrate(self._loss_event, Budget(self.reward_epsilon, budget.delta))
+
+    def _loss_event(self, variance: float) -> Event:
+        """All losses that are released where weights come in clear, whatever their number."""
+        query = SampledLoss(({},), (1.0,), (), 0, 0, self.loss_clip, 0.0)
+        return Repeated(query.bound.release(variance), self.rounds)
+
+    def _record_rule(self, variance: float) -> DpSgd:
+        return self.records.beside(self.rounds, self.rounds, self.reward_share, variance)
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
         """The noise of a mean update in every direction, in clipping norms; 0 if there is none."""
-        if self.mode == "clear":
+        if self.mode != PRIVATE:
             return 0.0
         del space
         delivered = variance * participation.clients / participation.guaranteed
@@ -128,64 +167,72 @@ class FedEx:
         configs = tuple({**arm, **self.fixed} for arm in arms)
         known, weights = Exponentiated(len(arms), self.discount), self.start(1)
         federation.check(self.event(space, federation.variance))
-        asked = self._private if self.mode == "dp" else self._clear
+        ways = {PRIVATE: self._private, CLEAR: self._clear}
+        asked = ways.get(self.mode, self._apart)
         with federation.while_affordable():
             for number in range(1, self.rounds + 1):
-                weights, beyond = asked(federation, configs, known, weights, number)
+                chances = tuple(map(float, known.chances))
+                turn = _Turn(configs, chances, weights, number, known.baseline)
+                weights, beyond = asked(federation, turn)
                 mean = known.baseline + float(beyond.sum())
                 if number > 1:  # the first round has no baseline to compare with
                     known.update(beyond)
                 known.remember(mean)
                 federation.tell("training", arms[known.best], -mean)
-        return Outcome(arms[known.best], arms, weights=weights)
+        note = REWARDS_ONLY_NOTE if self.mode == REWARDS_ONLY else ""
+        return Outcome(arms[known.best], arms, note=note, weights=weights)
 
-    def _private(
-        self,
-        federation: Federation,
-        configs: tuple[Config, ...],
-        known: Exponentiated,
-        weights: Weights,
-        number: int,
-    ) -> tuple[Weights, FloatArray]:
-        query = self._query(configs, known.chances, weights, number, known.baseline)
-        opened = federation.sum(query, f"training round {number}")
+    def _private(self, federation: Federation, turn: _Turn) -> tuple[Weights, FloatArray]:
+        query = self._query(turn)
+        opened = federation.sum(query, f"training round {turn.number}")
         update, beyond = query.means(opened.value, opened.answered)
-        return shaped(flat(weights) + update, weights), beyond
+        return shaped(flat(turn.weights) + update, turn.weights), beyond
 
-    def _clear(
-        self,
-        federation: Federation,
-        configs: tuple[Config, ...],
-        known: Exponentiated,
-        weights: Weights,
-        number: int,
-    ) -> tuple[Weights, FloatArray]:
-        sent = tuple(map(Array.of, weights))
-        chances = tuple(map(float, known.chances))
-        query = LocalSampled(configs, chances, sent, self.epochs, number)
-        losses, counts, *moved = federation.average(query, f"training {number}")
-        beyond = losses.astype(np.float64) - known.baseline * counts.astype(np.float64)
+    def _clear(self, federation: Federation, turn: _Turn) -> tuple[Weights, FloatArray]:
+        query = LocalSampled(turn.configs, turn.chances, turn.sent, self.epochs, turn.number)
+        losses, counts, *moved = federation.average(query, f"training {turn.number}")
+        beyond = losses.astype(np.float64) - turn.baseline * counts.astype(np.float64)
         return tuple(moved), beyond
 
-    def _query(
-        self,
-        configs: tuple[Config, ...],
-        chances: FloatArray,
-        weights: Weights,
-        number: int,
-        baseline: float,
-    ) -> SampledUpdate:
-        size = sum(array.size for array in weights) + len(configs)
+    def _apart(self, federation: Federation, turn: _Turn) -> tuple[Weights, FloatArray]:
+        """Losses in a noisy sum, and weights in clear, private for single records or not at all."""
+        rule = self._record_rule(federation.variance) if self.mode == RECORD else None
+        common = turn.configs, turn.chances, turn.sent, self.epochs, turn.number
+        asked = SampledLoss(*common, self.loss_clip, turn.baseline, rule)
+        opened = federation.sum(asked, f"losses {turn.number}")
+        training = LocalTraining(
+            turn.configs, turn.sent, self.epochs, turn.number, rule, turn.chances
+        )
+        moved = federation.average(training, f"training {turn.number}")
+        return moved, asked.means(opened.value, opened.answered)
+
+    def _query(self, turn: _Turn) -> SampledUpdate:
+        size = sum(array.size for array in turn.weights) + len(turn.configs)
         steps = enough_steps(size)
         return SampledUpdate(
-            configs,
-            tuple(map(float, chances)),
-            tuple(map(Array.of, weights)),
+            turn.configs,
+            turn.chances,
+            turn.sent,
             self.epochs,
-            number,
+            turn.number,
             self.clip,
             self.loss_clip,
-            baseline,
+            turn.baseline,
             steps,
             steps,
         )
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What everybody is told in a round."""
+
+    configs: tuple[Config, ...]
+    chances: tuple[float, ...]
+    weights: Weights
+    number: int
+    baseline: float
+
+    @property
+    def sent(self) -> Arrays:
+        return tuple(map(Array.of, self.weights))

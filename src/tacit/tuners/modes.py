@@ -1,4 +1,11 @@
-"""What leaves the clients: everything (clear), noisy sums (dp), or those under encryption."""
+"""What leaves the clients: everything (clear), noisy sums (dp), or those under encryption.
+
+Methods that train while they tune have others beside (:data:`WHILE_TRAINING`). ``dp``: rewards and
+updates are noisy secure sums, and the run has one epsilon, at the level of clients. ``record``:
+rewards are such sums, weights are trained by DP-SGD on every client and averaged in clear; the
+epsilon is about single records. ``rewards-only``: rewards have an epsilon of their own, but the
+weights that clients send have none, so that the total is infinite. ``clear``: nothing is protected.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +16,17 @@ from tacit.federation import Federation
 from tacit.local_search import Findings, LocalSearch
 
 MODES = ("clear", "dp", "encrypted")
+PRIVATE, RECORD, REWARDS_ONLY, CLEAR = WHILE_TRAINING = ("dp", "record", "rewards-only", "clear")
+REWARDS_ONLY_NOTE = (
+    "rewards only: the epsilon of the rewards does not cover the weights, which left the clients "
+    "in clear"
+)
+
+
+def check_training_mode(mode: str, allowed: tuple[str, ...] = WHILE_TRAINING) -> None:
+    """Refuse a mode that there is not."""
+    if mode not in allowed:
+        raise ValueError(f"mode is {mode!r}; allowed are {', '.join(allowed)}")
 
 
 def check_mode(

@@ -29,7 +29,8 @@ from tacit.query import LocalTraining
 from tacit.rules import ARCHITECTURE, ARCHITECTURE_HYPERPARAMETERS, Bilevel
 from tacit.sgd import Weights
 from tacit.space import Config, Space
-from tacit.tuners.bandit import PRIVATE, RECORD, REWARDS_ONLY, Run, Stage, check_mode, note
+from tacit.tuners.bandit import MODES, Run, Stage, note
+from tacit.tuners.modes import PRIVATE, RECORD, REWARDS_ONLY, check_training_mode
 from tacit.tuners.tuner import Outcome
 
 DARTS: Config = {
@@ -72,7 +73,7 @@ class Feathers:
     reward_epsilon: float = 1.0
 
     def __post_init__(self) -> None:
-        check_mode(self.mode)
+        check_training_mode(self.mode, MODES)
 
     @property
     def name(self) -> str:
