@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
     ("arrays", "space", "files", "flower_project", "journal", "privacy.skellam", "secure.ring"),
-    ("optima", "secure.bfv", "surfaces"),
+    ("optima", "secure.bfv", "smoothing", "surfaces"),
     ("cells", "secure.circuit"),
     ("secure.multiparty",),
     ("privacy.events",),
@@ -60,7 +60,7 @@ LAYERS = (
         "tuners.voting",
     ),
     ("tuners.nas", "tuners.together"),
-    ("oracles", "tuning", "report", "plan"),
+    ("oracles", "tuning", "report", "plan", "strategy"),
     ("pareto",),
     ("pareto_page", "pareto_plan"),
     ("pareto_job",),

@@ -128,6 +128,19 @@ def test_decoding_finds_the_nearest_member(dimension: Int | Choice, coordinate: 
     assert found == pytest.approx(min(distances), abs=1e-12)
 
 
+@patient
+@given(spaces, st.data())
+def test_nearest_is_what_decoding_and_encoding_give(space: Space, data: st.DataObject) -> None:
+    size = len(space.dimensions)
+    rows = data.draw(st.lists(st.lists(st.floats(-1, 2), min_size=size, max_size=size), min_size=1))
+    found = space.nearest(rows)
+    for row, point in zip(rows, found, strict=True):
+        inside = np.clip(row, 0, 1)
+        one_by_one = space.encode(space.decode(row))
+        assert np.abs(point - inside) == pytest.approx(np.abs(one_by_one - inside), abs=1e-9)
+        np.testing.assert_allclose(space.encode(space.decode(point)), point, atol=1e-9)
+
+
 def test_the_nearest_integer_is_nearest_on_the_scale_of_the_dimension() -> None:
     assert [Int(1, 2, log=True).decode(x) for x in (0.45, 0.55)] == [1, 2]
     assert 2**0.55 < 1.5, "on the linear scale 1 would be nearer"

@@ -69,6 +69,18 @@ class _Range:
         low, here, high = scale(self.low), scale(value), scale(self.high)
         return 0.0 if low == high else (here - low) / (high - low)
 
+    def positions(self, column: FloatArray) -> FloatArray:
+        """The numbers at some coordinates, members or not."""
+        low, high = (math.log10(b) if self.log else float(b) for b in (self.low, self.high))
+        inside = np.clip(low + np.clip(column, 0.0, 1.0) * (high - low), low, high)
+        return np.asarray(10.0**inside if self.log else inside, dtype=np.float64)
+
+    def coordinates(self, numbers: FloatArray) -> FloatArray:
+        """What :meth:`encode` says of each of some members."""
+        low, high = (math.log10(b) if self.log else float(b) for b in (self.low, self.high))
+        here = np.log10(numbers) if self.log else numbers
+        return np.zeros(len(here)) if low == high else (here - low) / (high - low)
+
 
 @dataclass(frozen=True)
 class Float(_Range):
@@ -94,6 +106,10 @@ class Float(_Range):
     def decode(self, coordinate: float) -> float:
         """The member nearest to a coordinate."""
         return _between(self.low, self.high, self.log, coordinate)
+
+    def nearest(self, column: FloatArray) -> FloatArray:
+        """The coordinates of the members nearest to some coordinates, all at once."""
+        return np.clip(column, 0.0, 1.0) if self.low < self.high else np.zeros(len(column))
 
     def quantile(self, probability: float) -> float:
         """The member below which this much of the probability lies."""
@@ -128,6 +144,14 @@ class Int(_Range):
         position = _between(self.low, self.high, self.log, coordinate)
         neighbours = math.floor(position), math.ceil(position)
         return min(neighbours, key=lambda value: abs(self.encode(value) - coordinate))
+
+    def nearest(self, column: FloatArray) -> FloatArray:
+        position = self.positions(column)
+        below, above = (
+            self.coordinates(np.clip(rounded(position), self.low, self.high))
+            for rounded in (np.floor, np.ceil)
+        )
+        return np.where(np.abs(below - column) <= np.abs(above - column), below, above)
 
     def quantile(self, probability: float) -> int:
         position = _between(self.low - 0.5, self.high + 0.5, self.log, probability)
@@ -186,6 +210,10 @@ class Choice:
 
     def decode(self, coordinate: float) -> Value:
         return self.options[round(min(max(coordinate, 0.0), 1.0) * (len(self.options) - 1))]
+
+    def nearest(self, column: FloatArray) -> FloatArray:
+        last = max(len(self.options) - 1, 1)
+        return np.rint(np.clip(column, 0.0, 1.0) * (len(self.options) - 1)) / last
 
     def quantile(self, probability: float) -> Value:
         return self.options[min(int(probability * len(self.options)), len(self.options) - 1)]
@@ -284,6 +312,16 @@ class Space:
             raise ValueError(f"point is {coordinates.tolist()}; allowed are {allowed}")
         pairs = zip(self.dimensions.values(), coordinates.tolist(), strict=True)
         return self._config(axis.decode(coordinate) for axis, coordinate in pairs)
+
+    def nearest(self, points: npt.ArrayLike) -> FloatArray:
+        """The points that stand for the configurations nearest to some points, all at once.
+
+        >>> Space({"layers": Int(1, 3), "rate": Float(0.0, 1.0)}).nearest([[0.4, 0.4]]).tolist()
+        [[0.5, 0.4]]
+        """
+        columns = np.asarray(points, dtype=np.float64).T
+        axes = zip(self.dimensions.values(), columns, strict=True)
+        return np.stack([axis.nearest(column) for axis, column in axes], axis=1)
 
     def to_json(self) -> dict[str, Any]:
         """The form of the space in JSON and TOML.

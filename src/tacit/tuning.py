@@ -46,7 +46,7 @@ from tacit.secure.graph import COMPLETE_UP_TO
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
-from tacit.tuners.bandit import RECORD
+from tacit.tuners.modes import RECORD
 from tacit.tuners.selection import Selection
 from tacit.tuners.tuner import Outcome, Tuner, noise_for
 from tacit.tuners.voting import Vote

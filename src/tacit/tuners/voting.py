@@ -6,20 +6,59 @@ best k, and adds its share of noise; a secure sum opens the noisy tally, whose l
 We differ where it helps or where it must be: noise is integer and priced exactly, colluders count
 as dropped, votes leave the clients masked (the authors' code sends them in clear), and abstentions
 are hidden.
+
+Beyond the paper, at the same epsilon and delta, each a choice of its own: ballots that rank
+(``borda``); a tally smoothed over the space (:mod:`tacit.smoothing`), where it shows structure at
+all; and a run-off, where a share of the budget is kept for a second vote among few. Its finalists
+come half from the smoothed and half from the plain tally, so that neither has to be right about the
+surface: the clients decide.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
-from tacit.federation import Federation
-from tacit.privacy.bounds import TopVotes
-from tacit.privacy.events import Event
-from tacit.query import Ballot
-from tacit.space import Space
+from tacit.federation import Federation, Sum
+from tacit.privacy.bounds import BordaVotes, TopVotes
+from tacit.privacy.events import Composed, Event
+from tacit.privacy.skellam import FloatArray
+from tacit.query import BALLOTS, Ballot
+from tacit.smoothing import MOST_CANDIDATES, Smoother, amplitudes
+from tacit.space import Config, Space
 from tacit.tuners.tuner import Outcome
+
+LEVEL = 0.05
+"""At most so often structure is found where there is none."""
+_FINEST = 16
+
+
+@dataclass(frozen=True)
+class RunOff:
+    """A second vote among a few finalists of the first.
+
+    Args:
+        finalists: how many; half of them, rounded up, by the smoothed tally where it is smoothed.
+        votes: a client's, among them.
+        share: of the budget, for the first vote.
+    """
+
+    finalists: int = 4
+    votes: int = 1
+    share: float = 0.7
+
+    def __post_init__(self) -> None:
+        if self.finalists < 2 or not 1 <= self.votes <= self.finalists // 2:
+            raise ValueError(
+                f"found {self.finalists} finalists and {self.votes} votes; allowed are at least 2 "
+                "finalists, and votes for up to half of them"
+            )
+        if not 0 < self.share < 1:
+            raise ValueError(f"share is {self.share!r}; allowed is a number between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -30,22 +69,118 @@ class Vote:
     >>> space = Space({"learning_rate": Choice([0.001, 0.01, 0.1, 1.0])})
     >>> Vote(votes=1, candidates=4, sampling="grid").event(space, variance=30.0)
     SkellamRelease(shifts=((1, 2),), variance=30.0)
+
+    Args:
+        votes: how many candidates a ballot names.
+        candidates: how many there are to choose from.
+        sampling: how they are drawn.
+        ballot: ``top``, as published, or ``borda``.
+        smooth: whether the tally is smoothed over the space.
+        run_off: a second vote, or none.
     """
 
     votes: int = 5
     candidates: int = 100
     sampling: str = "sobol"
+    ballot: Literal["top", "borda"] = "top"
+    smooth: bool = False
+    run_off: RunOff | None = None
     name = "vote"
 
+    def __post_init__(self) -> None:
+        if self.ballot not in BALLOTS:
+            raise ValueError(f"ballot is {self.ballot!r}; allowed are {' and '.join(BALLOTS)}")
+
     def event(self, space: Space, variance: float) -> Event:
-        return TopVotes(space.count(self.candidates, self.sampling), self.votes).release(variance)
+        count = space.count(self.candidates, self.sampling)
+        first, final = self._bounds(count)
+        if final is None:
+            return first.release(variance)
+        return Composed((first.release(variance), final.release(variance)))
 
     def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
         candidates = space.candidates(self.candidates, self.sampling, rng)
-        tally = federation.sum(Ballot(candidates, self.votes), label="vote").value
-        return Outcome(candidates[_largest(tally, rng)], candidates, tally)
+        first, final = self._bounds(len(candidates))
+        if final is not None:
+            federation.check(self.event(space, federation.variance))
+        ballot = Ballot(candidates, self.votes, self.ballot, first.unit)
+        opened = federation.sum(ballot, label="vote")
+        tally = opened.value.astype(np.float64) + rng.random(len(candidates)) / 2  # ties by lot
+        smoothed, structure = self._smoothed(space, candidates, opened, rng)
+        if final is None or self.run_off is None:
+            if smoothed is not None and structure is not None and structure <= LEVEL:
+                tally = smoothed
+            winner = candidates[int(np.argmax(tally))]
+            return Outcome(winner, candidates, opened.value, note=_note(structure))
+        places = finalists(tally, smoothed, self.run_off.finalists)
+        few = tuple(candidates[place] for place in places)
+        last = federation.sum(Ballot(few, self.run_off.votes, "top", final.unit), label="run-off")
+        winner = few[int(np.argmax(last.value + rng.random(len(few)) / 2))]
+        return Outcome(winner, candidates, opened.value, note=_run_off_note(structure, len(few)))
+
+    def _bounds(self, count: int) -> tuple[TopVotes | BordaVotes, TopVotes | None]:
+        """Of the first vote, and of the run-off; their units share the budget between them."""
+        kind = BordaVotes if self.ballot == "borda" else TopVotes
+        first = kind(count, self.votes)
+        if self.run_off is None:
+            return first, None
+        if self.run_off.finalists >= count:
+            raise ValueError(
+                f"found {self.run_off.finalists} finalists of {count} candidates; allowed are fewer"
+            )
+        final = TopVotes(self.run_off.finalists, self.run_off.votes)
+        ratio = math.sqrt(
+            first.release(1.0).squared_distance
+            / final.release(1.0).squared_distance
+            * (1 - self.run_off.share)
+            / self.run_off.share
+        )
+        units = Fraction(max(ratio, 1 / _FINEST)).limit_denominator(_FINEST)
+        return (
+            kind(count, self.votes, units.numerator),
+            TopVotes(self.run_off.finalists, self.run_off.votes, units.denominator),
+        )
+
+    def _smoothed(
+        self,
+        space: Space,
+        candidates: tuple[Config, ...],
+        opened: Sum,
+        rng: np.random.Generator,
+    ) -> tuple[FloatArray | None, float | None]:
+        """The smoothed tally, and how likely one without structure would look like it."""
+        count = len(candidates)
+        if not self.smooth or not 3 <= count <= MOST_CANDIDATES or not opened.variance:
+            return None, None
+        weight = self.votes * (self.votes + 1) / 2 if self.ballot == "borda" else self.votes
+        spread = amplitudes(weight * opened.answered, count)
+        smoother = Smoother.of(space, candidates, self.votes)
+        tally = opened.value.astype(np.float64)
+        chance = smoother.chance(tally, opened.variance, spread, rng)
+        return smoother.mean(tally[None], opened.variance, spread)[0], chance
 
 
-def _largest(tally: np.ndarray[tuple[int], np.dtype[np.int64]], rng: np.random.Generator) -> int:
-    """The winner; among equals, a random one: the order of candidates carries no information."""
-    return int(rng.choice(np.flatnonzero(tally == tally.max())))
+def finalists(tally: FloatArray, smoothed: FloatArray | None, count: int) -> list[int]:
+    """The best by the smoothed tally, half of them, and the best of the others by the plain one.
+
+    >>> finalists(np.array([9.0, 1.0, 5.0, 2.0]), np.array([1.0, 4.0, 3.0, 2.0]), 2)
+    [1, 0]
+    """
+    half = 0 if smoothed is None else (count + 1) // 2
+    found = [] if smoothed is None else list(map(int, np.argsort(-smoothed)[:half]))
+    others = [int(place) for place in np.argsort(-tally) if int(place) not in found]
+    return found + others[: count - half]
+
+
+def _note(structure: float | None) -> str:
+    if structure is None:
+        return ""
+    told = f"a tally without structure would look so structured in {structure:.1%} of cases"
+    if structure <= LEVEL:
+        return f"the tally was smoothed over the space: {told}"
+    return f"the plain tally decided, since it shows no clear structure: {told}"
+
+
+def _run_off_note(structure: float | None, few: int) -> str:
+    told = "" if structure is None else f"; {_note(structure).split(': ')[-1]}"
+    return f"a run-off among {few} finalists decided{told}"

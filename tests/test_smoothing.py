@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tacit.smoothing import MOST_CANDIDATES, Smoother, _lengths, amplitudes, places
+from tacit.space import Choice, Config, Float, Int, Space
+
+GRID = Space(
+    {"rate": Choice([1.0, 0.1, 0.01, 1e-3]), "depth": Int(1, 5), "net": Choice(["a", "b"])}
+)
+CANDIDATES = GRID.candidates(40, "grid")
+TALLY = np.random.default_rng(0).normal(size=40)
+
+
+def test_numbers_among_choices_have_an_order_and_names_have_none() -> None:
+    found, ordered = places(GRID, CANDIDATES)
+    assert ordered.tolist() == [True, True, False]
+    rates = {float(c["rate"]): float(p[0]) for c, p in zip(CANDIDATES, found, strict=True)}
+    assert rates == pytest.approx({1.0: 1.0, 0.1: 2 / 3, 0.01: 1 / 3, 1e-3: 0.0})
+    nets = {c["net"]: float(p[2]) for c, p in zip(CANDIDATES, found, strict=True)}
+    assert nets == {"a": 0.0, "b": 1.0}
+
+
+def test_close_numbers_stay_on_their_own_scale_and_true_is_not_one() -> None:
+    space = Space({"momentum": Choice([0.0, 0.9, 0.5]), "flag": Choice([1, True])})
+    configs: list[Config] = [{"momentum": 0.9, "flag": 1}, {"momentum": 0.5, "flag": True}]
+    found, ordered = places(space, configs)
+    assert found[:, 0].tolist() == pytest.approx([1.0, 5 / 9])
+    assert found[:, 1].tolist() == [0.0, 1.0]
+    assert ordered.tolist() == [True, False]
+
+
+def test_three_names_are_equally_far_from_each_other() -> None:
+    """An exchangeable kernel: relabelling the options changes nothing."""
+    tally = np.random.default_rng(1).normal(size=9)
+    found = []
+    for order in (["a", "b", "c"], ["c", "a", "b"]):
+        space = Space({"net": Choice(order), "x": Choice([0.0, 0.5, 1.0])})
+        configs: list[Config] = [{"net": n, "x": x} for n in "abc" for x in (0.0, 0.5, 1.0)]
+        found.append(Smoother.of(space, configs, 2).mean(tally[None], 1.0, (1.0,))[0])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-9)
+
+
+def test_one_process_is_the_textbooks_posterior_mean() -> None:
+    space = Space({"x": Float(0.0, 1.0)})
+    candidates = space.candidates(12, "grid")
+    found, _ = places(space, candidates)
+    kernel = np.exp(-0.5 * (found - found.T) ** 2)
+    centre = np.eye(12) - 1 / 12
+    kernel = centre @ kernel @ centre
+    kernel *= 12 / np.trace(kernel)
+    tally = np.random.default_rng(2).normal(size=12)
+    centred = tally - tally.mean()
+    expected = 4 * kernel @ np.linalg.solve(4 * kernel + 2 * np.eye(12), centred)
+    likelihood = -0.5 * (
+        centred @ np.linalg.solve(4 * kernel + 2 * np.eye(12), centred)
+        + np.linalg.slogdet(4 * kernel + 2 * np.eye(12))[1]
+        - 12 * math.log(2)
+    )
+    values, vectors = np.linalg.eigh(kernel)
+    one = Smoother(np.maximum(values, 0)[None], vectors[None])
+    assert one.evidence(tally[None], 2.0, (2.0,))[0] == pytest.approx(likelihood)
+    # Nine parts of ten are this process and one is no structure, weighted by their likelihoods.
+    rough = -0.5 * (centred @ centred / 6 + 12 * math.log(3))
+    share = 0.9 / (0.9 + 0.1 * math.exp(rough - likelihood))
+    mixed = share * expected + (1 - share) * centred * 4 / 6
+    np.testing.assert_allclose(one.mean(tally[None], 2.0, (2.0,))[0], mixed, atol=1e-9)
+
+
+def test_a_level_and_the_order_of_candidates_change_nothing() -> None:
+    smoother, order = Smoother.of(GRID, CANDIDATES, 4), np.random.default_rng(3).permutation(40)
+    found = smoother.mean(TALLY[None], 1.0, (1.0, 2.0))[0]
+    np.testing.assert_allclose(smoother.mean(TALLY[None] + 7, 1.0, (1.0, 2.0))[0], found, atol=1e-9)
+    shuffled = Smoother.of(GRID, [CANDIDATES[place] for place in order], 4)
+    np.testing.assert_allclose(
+        shuffled.mean(TALLY[order][None], 1.0, (1.0, 2.0))[0], found[order], atol=1e-7
+    )
+
+
+def test_structure_is_found_where_there_is_some() -> None:
+    found, _ = places(GRID, CANDIDATES)
+    votes = 40 * np.exp(-3 * ((found[:, 0] - 0.7) ** 2 + (found[:, 1] - 0.5) ** 2))
+    rng = np.random.default_rng(4)
+    smoother = Smoother.of(GRID, CANDIDATES, 4)
+    noisy = votes + rng.normal(0, 10, 40)
+    assert smoother.chance(noisy, 100.0, (10.0, 20.0), rng) <= 0.05
+
+
+def test_structure_is_found_by_mistake_no_more_often_than_allowed() -> None:
+    """200 tallies of a few favourites anywhere, at a level of 0.2: 64 and more once in 10^5."""
+    rng = np.random.default_rng(5)
+    smoother, mistakes = Smoother.of(GRID, CANDIDATES, 4), 0
+    for _ in range(200):
+        votes = np.zeros(40)
+        votes[rng.permutation(40)[:6]] = 30
+        noisy = votes + rng.normal(0, 10, 40)
+        mistakes += smoother.chance(noisy, 100.0, (10.0, 20.0), rng) <= 0.2
+    assert mistakes < 64
+
+
+def test_many_axes_or_candidates_have_fewer_processes_and_too_many_are_refused() -> None:
+    assert len(_lengths(3, 100)) == 27
+    assert len(_lengths(9, 100)) == 81
+    assert len(_lengths(9, 2000)) == 5
+    many: list[Config] = [{"x": n / MOST_CANDIDATES} for n in range(MOST_CANDIDATES + 1)]
+    with pytest.raises(ValueError, match="found 2001 candidates to smooth over; allowed are 2 to"):
+        Smoother.of(Space({"x": Float(0.0, 1.0)}), many, 5)
+
+
+def test_amplitudes_grow_with_the_votes_and_exist_for_few_candidates() -> None:
+    assert amplitudes(200.0, 50) == pytest.approx([2 * a for a in amplitudes(100.0, 50)])
+    assert min(amplitudes(10.0, 2)) > 0

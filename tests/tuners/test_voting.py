@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tacit.privacy.accounting import Budget, spent
+from tacit.privacy.bounds import BordaVotes, TopVotes
+from tacit.privacy.events import Composed, SkellamRelease
+from tacit.query import Ballot
+from tacit.space import Config, Float, Space
+from tacit.task import FunctionClient
+from tacit.tuners.tuner import noise_for
+from tacit.tuners.voting import RunOff, Vote, finalists
+from tests.federations import federation
+
+SPACE = Space({"x": Float(0.0, 1.0)})
+BUDGET = Budget(2.0, 1e-5)
+
+
+def loss(config: Config) -> float:
+    return abs(float(config["x"]) - 0.4)
+
+
+def tuned(method: Vote, clients: int = 40, **more: Any) -> tuple[Any, Any]:
+    built = federation(
+        [FunctionClient(loss) for _ in range(clients)],
+        noise_for(method, SPACE, BUDGET),
+        budget=BUDGET,
+        dropout=0.0,
+        secure="plain",
+        roster=False,
+        **more,
+    )
+    return method.tune(built, SPACE, np.random.default_rng(1)), built
+
+
+def test_a_borda_ballot_ranks_the_best() -> None:
+    candidates: tuple[Config, ...] = tuple({"x": n / 10} for n in range(10))
+    ballot = Ballot(candidates, votes=3, kind="borda")
+    answer = ballot.answer(FunctionClient(loss))
+    assert isinstance(ballot.bound, BordaVotes)
+    assert ballot.bound.admits(answer)
+    assert answer[4] == 3
+    assert sorted(answer[[3, 5]].tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize("bound", [TopVotes(10, 2, unit=3), BordaVotes(10, 2, unit=3)], ids=repr)
+def test_a_unit_multiplies_the_noise_that_is_charged(bound: TopVotes | BordaVotes) -> None:
+    release = bound.release(5.0)
+    assert isinstance(release, SkellamRelease)
+    assert release.variance == 45.0
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("ballot", ["top", "borda"])
+def test_the_run_off_shares_the_budget_as_told(ballot: Any, share: float) -> None:
+    method = Vote(votes=5, candidates=40, ballot=ballot, run_off=RunOff(4, 1, share))
+    event = method.event(SPACE, noise_for(method, SPACE, BUDGET))
+    assert isinstance(event, Composed)
+    first, last = (cast("SkellamRelease", each).squared_distance for each in event.events)
+    assert first / (first + last) == pytest.approx(share, abs=0.03)
+    assert 1.99 < spent(event, 1e-5).epsilon <= 2.0
+
+
+def test_two_votes_are_charged_and_spend_what_was_declared() -> None:
+    method = Vote(votes=3, candidates=30, ballot="borda", smooth=True, run_off=RunOff())
+    outcome, built = tuned(method)
+    assert [charge.label for charge in built.ledger.charges()] == ["vote", "run-off"]
+    assert 1.99 < built.ledger.total().epsilon <= 2.0
+    assert abs(float(outcome.config["x"]) - 0.4) < 0.15
+    assert outcome.note.startswith("a run-off among 4 finalists decided; a tally without structure")
+
+
+def test_nothing_is_asked_if_the_run_off_could_not_be_paid() -> None:
+    method = Vote(votes=3, candidates=30, run_off=RunOff())
+    built = federation(
+        [FunctionClient(loss) for _ in range(10)],
+        noise_for(method, SPACE, BUDGET) / 2,
+        budget=BUDGET,
+        dropout=0.0,
+        secure="plain",
+        roster=False,
+    )
+    with pytest.raises(Exception, match="would bring epsilon to"):
+        method.tune(built, SPACE, np.random.default_rng(1))
+    assert not built.ledger.charges()
+
+
+def test_a_smooth_tally_is_smoothed_and_says_so() -> None:
+    outcome, _ = tuned(Vote(votes=5, candidates=60, ballot="borda", smooth=True))
+    assert outcome.note.startswith("the tally was smoothed over the space")
+    assert abs(float(outcome.config["x"]) - 0.4) < 0.1
+
+
+def test_a_tally_without_structure_is_left_as_it_is() -> None:
+    """Everybody's favourite is a candidate whose neighbours nobody wants."""
+    rng = np.random.default_rng(0)
+    tastes: dict[float, float] = {}
+
+    def taste(config: Config) -> float:
+        return tastes.setdefault(float(config["x"]), float(rng.random()))
+
+    method = Vote(votes=2, candidates=40, smooth=True)
+    built = federation(
+        [FunctionClient(taste) for _ in range(60)],
+        noise_for(method, SPACE, BUDGET),
+        budget=BUDGET,
+        dropout=0.0,
+        secure="plain",
+        roster=False,
+    )
+    outcome = method.tune(built, SPACE, np.random.default_rng(2))
+    assert outcome.note.startswith("the plain tally decided")
+    assert taste(outcome.config) <= sorted(tastes.values())[1]
+
+
+def test_without_smoothing_all_finalists_come_from_the_plain_tally() -> None:
+    assert finalists(np.array([1.0, 9.0, 5.0, 7.0]), None, 3) == [1, 3, 2]
+    smoothed = np.array([9.0, 8.0, 7.0, 0.0, 0.0])
+    assert finalists(np.array([0.0, 1.0, 2.0, 9.0, 8.0]), smoothed, 3) == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda: RunOff(finalists=1), "found 1 finalists and 1 votes; allowed are at least 2"),
+        (lambda: RunOff(finalists=4, votes=3), "votes for up to half of them"),
+        (lambda: RunOff(share=1.0), "share is 1.0; allowed is a number between 0 and 1"),
+        (lambda: Vote(ballot=cast("Any", "range")), "ballot is 'range'; allowed are top and borda"),
+        (
+            lambda: Vote(votes=1, candidates=4, run_off=RunOff(4)).event(SPACE, 1.0),
+            "found 4 finalists of 4 candidates; allowed are fewer",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        wrong()
