@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from tacit import sklearn_task
-from tacit.data.examples import Examples
+from tacit.data.examples import Examples, splits
 from tacit.sklearn_task import SklearnTask
 from tacit.space import Config
 
@@ -56,6 +56,27 @@ def test_scores_are_those_of_fitting_by_hand(metric: str) -> None:
         assert score == pytest.approx(by_hand[metric])
         assert client.score(config) == score
     assert client.score_many([]).shape == (0,)
+
+
+def test_repeated_scores_are_means_over_splits() -> None:
+    train, validation = blobs(60), blobs(40, seed=1)
+    once, thrice = (
+        SklearnTask(LogisticRegression(), repeats=r)
+        .client(train, validation, 0)
+        .score_many(STRENGTHS)
+        for r in (1, 3)
+    )
+    by_hand = [
+        [
+            1 - LogisticRegression(**config).fit(a.features, a.labels).score(b.features, b.labels)
+            for config in STRENGTHS
+        ]
+        for a, b in splits(train, validation, 3, seed=0)
+    ]
+    np.testing.assert_allclose(thrice, np.mean(by_hand, axis=0))
+    np.testing.assert_allclose(once, by_hand[0])
+    with pytest.raises(ValueError, match="repeats is 0; allowed is 1 and above"):
+        SklearnTask(LogisticRegression(), repeats=0)
 
 
 def test_images_are_fitted_as_lists_of_numbers() -> None:

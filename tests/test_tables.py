@@ -45,6 +45,16 @@ def test_local_entries_are_what_the_clients_measure(tiny: ScoreTable) -> None:
         )
 
 
+def test_repeated_scores_are_those_of_clients_who_repeat_them(tmp_path: Path) -> None:
+    recipe = replace(TINY, clients=3, repeats=2)
+    table = make(recipe, None, tmp_path, quiet)
+    for number, client in enumerate(clients_of(recipe, None, 0)):
+        assert client.task.repeats == 2
+        assert table.validation_sizes[0, number] == 2 * len(client.validation)
+        found = client.score_many(grid(recipe.grid))
+        np.testing.assert_allclose(table.scores(0)[number], found, rtol=1e-4)
+
+
 def test_accuracies_are_those_of_federated_models_on_test_data(tiny: ScoreTable) -> None:
     clients = clients_of(TINY, None, 0)
     task, data = clients[0].task, digits()
@@ -143,6 +153,7 @@ def test_names_tell_recipes_apart() -> None:
         Recipe("adult", batch=16),
         Recipe("adult", validation=0.5),
         Recipe("adult", smallest=2),
+        Recipe("adult", repeats=5),
     ]
     assert len({recipe.name for recipe in recipes}) == len(recipes)
     assert Recipe("adult", seeds=9).name == Recipe("adult").name

@@ -101,6 +101,33 @@ def test_scores_are_those_of_a_plain_loop_of_torch(own: Own, build: Build, metri
         assert score == pytest.approx(expected, rel=1e-4)
 
 
+@searches
+@pytest.mark.parametrize("metric", ["loss", "error"])
+def test_repeated_scores_are_means_over_splits_of_the_same_examples(
+    own: Own, metric: str, local: str
+) -> None:
+    client = task_of(metric=metric, local=local, repeats=3).client(*own, seed=7)
+    splits = list(client.splits())
+    assert splits[0].validation is client.validation
+    everything = np.concatenate([own[0].features, own[1].features]).reshape(150, -1)
+    for split in splits:
+        assert (len(split.train_examples), len(split.validation)) == (120, 30)
+        held = np.concatenate([split.train_examples.features, split.validation.features])
+        np.testing.assert_array_equal(
+            np.sort(held.reshape(150, -1), axis=0), np.sort(everything, axis=0)
+        )
+    assert len({split.validation.features.tobytes() for split in splits}) == 3
+    once = task_of(metric=metric, local=local)
+    alone = [
+        once.client(each.train_examples, each.validation, each.seed).score_many(CONFIGS)
+        for each in splits
+    ]
+    found = client.score_many(CONFIGS)
+    # Errors are ordered by loss within a step of the whole: below a step of a single split.
+    slack = 1 / 30 if metric == "error" and local == "full" else 1e-5
+    np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=slack)
+
+
 @both
 def test_a_score_does_not_depend_on_the_other_configurations(own: Own, build: Build) -> None:
     client = task_of(build).client(*own, seed=7)

@@ -201,6 +201,7 @@ def task_of(plan: Plan, dataset: Dataset) -> TorchTask:
             batch=plan.task.batch,
             metric=plan.task.score,
             local=plan.search.local,
+            repeats=plan.task.repeats,
         )
     except ValueError as error:
         raise ValueError(f"task.network: {error}") from None
@@ -300,6 +301,9 @@ def training_tuner(plan: Plan, network: TorchTask) -> Tuner:
             clip=clip,
             loss_clip=rounds.reward_clip,
             mode=search.mode,
+            records=records,
+            reward_share=rounds.reward_share,
+            reward_epsilon=rounds.reward_epsilon,
         )
     if search.method == "adaptive":
         return AdaptiveRate(

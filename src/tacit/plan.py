@@ -36,7 +36,7 @@ from tacit.sgd import METRICS, SERVER_HYPERPARAMETERS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
 from tacit.tuners.combine import STRATEGIES, Combine
 from tacit.tuners.flora import SURFACES, Flora
-from tacit.tuners.modes import MODES
+from tacit.tuners.modes import MODES, PRIVATE, RECORD, WHILE_TRAINING
 from tacit.tuners.selection import MODES as SELECTION_MODES
 from tacit.tuners.selection import TUNABLE
 from tacit.tuners.tuner import Tuner
@@ -46,7 +46,7 @@ PLAN = "plan.toml"
 TRAINING_METHODS = ("bandit", "feathers", "feathers-published", "darts", "fedex", "adaptive")
 """Methods that train a model while they tune."""
 METHODS = ("vote", "combine", "flora", "selection", "random-guess", "opt", *TRAINING_METHODS)
-ALL_MODES = (*MODES, "record", "rewards-only", *SELECTION_MODES)
+ALL_MODES = tuple(dict.fromkeys((*MODES, *WHILE_TRAINING, *SELECTION_MODES)))
 DENSE, CELLS = "dense", "cells"
 FACTORS = ("authors", "printed")
 SECURE_SUMS = ("masks", "encrypted", "plain")
@@ -70,6 +70,7 @@ class Task:
     validation: float = number(0.25, 0.01, 0.9)
     score: str = one_of("error", METRICS)
     score_epochs: int = whole(20, 1, 1000)
+    repeats: int = whole(1, 1, 100)
     train_epochs: int = whole(5, 1, 1000)
     train_rounds: int = whole(10, 0, 1000)
 
@@ -344,16 +345,15 @@ def _check_training_method(plan: Plan) -> None:
     """What a method that trains while it tunes can do, and what it needs."""
     search, inf = plan.search, math.isinf(plan.privacy.epsilon)
     modes = {
-        "fedex": ("dp", "clear"),
         "adaptive": ("dp", "record", "clear"),
         "feathers-published": ("clear",),
-    }.get(search.method, ("dp", "record", "rewards-only", "clear"))
+    }.get(search.method, WHILE_TRAINING)
     if search.mode not in modes:
         raise ValueError(
             f"search.mode is {search.mode!r}; allowed with search.method {search.method!r} is "
             f"{' or '.join(map(repr, modes))}"
         )
-    finite = search.mode in ("dp", "record")
+    finite = search.mode in (PRIVATE, RECORD)
     if finite == inf:
         allowed = f"a number from {LEAST_EPSILON:g} to {LARGEST_EPSILON:g}" if finite else "inf"
         raise ValueError(

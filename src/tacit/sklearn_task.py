@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tacit.cores import cores
-from tacit.data.examples import Examples
+from tacit.data.examples import Examples, splits
 from tacit.halving import LOCAL_SEARCHES, Floats, Indices, successive_halving
 from tacit.space import Config
 
@@ -51,11 +51,13 @@ verbose, warm_start
         metric: the validation ``error``, or the ``loss`` (log loss, which needs
             ``predict_proba``).
         local: ``full``, or ``halving``: candidates are first compared on fewer training examples.
+        repeats: a client's score is a mean over so many splits of its own examples.
     """
 
     estimator: Any
     metric: str = "error"
     local: str = "full"
+    repeats: int = 1
     _used: set[str] = field(default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +67,8 @@ verbose, warm_start
         ):
             if value not in allowed:
                 raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+        if self.repeats < 1:
+            raise ValueError(f"repeats is {self.repeats}; allowed is 1 and above")
         if self.metric == "loss" and not hasattr(self.estimator, "predict_proba"):
             raise ValueError(
                 f"metric is 'loss', but {type(self.estimator).__name__} has no predict_proba; "
@@ -110,6 +114,12 @@ class SklearnClient:
         """One score a configuration."""
         for config in configs:
             self.task.check(config)
+        parts = splits(self.train_examples, self.validation, self.task.repeats, self.seed)
+        found = [SklearnClient(self.task, *part, self.seed).score_once(configs) for part in parts]
+        return np.asarray(np.mean(found, axis=0))
+
+    def score_once(self, configs: Sequence[Config]) -> Floats:
+        """The scores on this split alone."""
 
         def advance(some: Indices, until: int) -> Floats:
             return self._fit([configs[i] for i in some], until / _EFFORT)

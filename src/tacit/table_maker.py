@@ -131,8 +131,15 @@ def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
 
 
 def one_core() -> None:
-    """One core for each process, and none of them survives a parent that was killed."""
-    os.environ["TACIT_CORES"] = "1"
+    """One core for each process, and none of them survives a parent that was killed.
+
+    Libraries that were loaded before are told to have one thread, those to come find it in their
+    environment: threads beyond the cores spend their time waiting for each other.
+    """
+    from threadpoolctl import threadpool_limits
+
+    os.environ["TACIT_CORES"] = os.environ["OMP_NUM_THREADS"] = "1"
+    threadpool_limits(1)
     parent = parent_process()
     if parent is not None:
 
@@ -174,6 +181,7 @@ def clients_of(recipe: Recipe, data_dir: Path | None, seed: int) -> list[TorchCl
         epochs=recipe.score_epochs or recipe.epochs,
         batch=recipe.batch,
         start_seed=seed,
+        repeats=recipe.repeats,
     )
     dealt = partition(
         recipe.partition,
@@ -217,15 +225,18 @@ def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
 
 
 def _local(clients: Sequence[TorchClient], candidates: Sequence[Config]) -> dict[str, Any]:
-    measured = [client.measure_many(candidates) for client in clients]
+    measured = [
+        np.array([split.measure_many(candidates) for split in client.splits()])
+        for client in clients
+    ]  # of every client (repeats, loss and accuracy, candidates)
     sizes = [len(client.validation) for client in clients]
     return {
-        "losses": [loss.tolist() for loss, _ in measured],
+        "losses": [found[:, 0].mean(axis=0).tolist() for found in measured],
         "wrong": [
-            np.rint((1 - accuracy) * size).astype(int).tolist()
-            for (_, accuracy), size in zip(measured, sizes, strict=True)
+            np.rint((1 - found[:, 1]) * size).sum(axis=0).astype(int).tolist()
+            for found, size in zip(measured, sizes, strict=True)
         ],
-        "validation_sizes": sizes,
+        "validation_sizes": [size * clients[0].task.repeats for size in sizes],
         "training_sizes": [len(client.train_examples) for client in clients],
     }
 

@@ -61,6 +61,8 @@ class Recipe:
     """Local epochs for a score; 0: as many as in a round."""
     rounds: int = 5
     seeds: int = 3
+    repeats: int = 1
+    """Over how many splits of a client's examples its scores are summed."""
 
     def __post_init__(self) -> None:
         for name, least in {
@@ -72,6 +74,7 @@ class Recipe:
             "score_epochs": 0,
             "rounds": 1,
             "seeds": 1,
+            "repeats": 1,
         }.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed is {least} and above")
@@ -99,6 +102,7 @@ class Recipe:
             "score_epochs": f"score{self.score_epochs}",
             "rounds": f"r{self.rounds}",
             "smallest": f"min{self.smallest}",
+            "repeats": f"rep{self.repeats}",
         }
         extra = [
             word for name, word in words.items() if getattr(self, name) != getattr(plain, name)
@@ -117,7 +121,7 @@ class ScoreTable:
     wrong: npt.NDArray[np.uint16]
     """(seeds, clients, candidates): validation examples that the local model got wrong."""
     validation_sizes: npt.NDArray[np.int64]
-    """(seeds, clients): how many validation examples there are."""
+    """(seeds, clients): how many validation examples there are, over all repeats."""
     training_sizes: npt.NDArray[np.int64]
     accuracy: Floats
     """(seeds, candidates): test accuracy of the federated model."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tacit.cores import cores, import_torch, spread
-from tacit.data.examples import Examples
+from tacit.data.examples import Examples, splits
 from tacit.halving import LOCAL_SEARCHES, successive_halving
 from tacit.modules import draw
 from tacit.rules import Rule, built_from, train_by
@@ -60,6 +60,7 @@ Found = TypeVar("Found")
 _SIZES = (1, 2, 5, 10, 25, 50, 100)  # trials are held for these numbers of candidates
 _MODELS_AT_ONCE = 25
 _UNEVEN = 1.5
+_NEXT_SEED = 1_000_003
 _logger = logging.getLogger(__name__)
 
 
@@ -97,6 +98,8 @@ class TorchTask:
             anything is said, so it costs no privacy; given-up candidates rank behind all others.
         start_seed: draws the common start; the same for all clients.
         memory_megabytes: what the stacks of candidates may take together.
+        repeats: a client's score is a mean over so many trainings, each on another split of its own
+            examples into training and validation parts: clients with few examples rank better.
     """
 
     build: Callable[..., nn.Module]
@@ -107,6 +110,7 @@ class TorchTask:
     local: str = "full"
     start_seed: int = 0
     memory_megabytes: int = 1024
+    repeats: int = 1
     _architectures: dict[tuple[Any, ...], Architecture] = field(default_factory=dict, repr=False)
     _ways: dict[tuple[Any, ...], Way] = field(default_factory=dict, repr=False)
     _trials: dict[str, float] = field(default_factory=dict, repr=False)
@@ -119,7 +123,7 @@ class TorchTask:
         ):
             if value not in allowed:
                 raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
-        for name in ("epochs", "batch", "memory_megabytes"):
+        for name in ("epochs", "batch", "memory_megabytes", "repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed is 1 and above")
 
@@ -263,20 +267,32 @@ class TorchClient:
         return float(self.score_many([config])[0])
 
     def score_many(self, configs: Sequence[Config]) -> Floats:
-        """The score of every configuration; infinite where the training diverged."""
+        """The score of every configuration; infinite where a training diverged."""
         self.task.check_all(configs)
         configs = [alone(config) for config in configs]
         if self.task.local == "halving":
-            training = _Training(self, configs)
-            return successive_halving(
-                len(configs),
-                self.task.epochs,
-                training.advance,
-                training.remaining,
-                len(self.validation) if self.task.metric == "error" else None,
-            )
-        loss, accuracy = self.measure_many(configs)
-        return scores(loss, accuracy, len(self.validation), self.task.metric)
+            return np.asarray(np.mean([one.halved(configs) for one in self.splits()], axis=0))
+        measured = [split.measure_many(configs) for split in self.splits()]
+        loss, accuracy = np.mean(measured, axis=0)
+        held_out = len(self.validation) * self.task.repeats
+        return scores(loss, accuracy, held_out, self.task.metric)
+
+    def splits(self) -> Iterator[TorchClient]:
+        """This client, and others with the same examples split anew, as its task repeats scores."""
+        parts = splits(self.train_examples, self.validation, self.task.repeats, self.seed)
+        for number, (train, validation) in enumerate(parts):
+            yield TorchClient(self.task, train, validation, self.seed + _NEXT_SEED * number)
+
+    def halved(self, configs: Sequence[Config]) -> Floats:
+        """Scores on this split, by successive halving."""
+        training = _Training(self, configs)
+        return successive_halving(
+            len(configs),
+            self.task.epochs,
+            training.advance,
+            training.remaining,
+            len(self.validation) if self.task.metric == "error" else None,
+        )
 
     def measure_many(self, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """Validation loss and accuracy of every configuration after a full local training."""

@@ -129,4 +129,10 @@ Epochs = Annotated[
 Rounds = Annotated[
     int, typer.Option(parser=whole, metavar="N", help="Rounds of federated averaging.")
 ]
+Repeats = Annotated[
+    int,
+    typer.Option(
+        parser=whole, metavar="N", help="Splits that a client's scores are averaged over."
+    ),
+]
 Seeds = Annotated[int, typer.Option(parser=whole, metavar="N", help="How many training seeds.")]

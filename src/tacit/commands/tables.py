@@ -25,6 +25,7 @@ from tacit.commands.options import (
     Noise,
     PartitionName,
     Percent,
+    Repeats,
     Rounds,
     Seeds,
     Similarity,
@@ -59,6 +60,7 @@ def make_(
     epochs: Epochs = 5,
     rounds: Rounds = 5,
     seeds: Seeds = 3,
+    repeats: Repeats = 1,
     data_dir: DataDir = None,
     out: Folder = FOLDER,
     as_json: AsJson = False,
@@ -84,6 +86,7 @@ def make_(
         epochs=epochs,
         rounds=rounds,
         seeds=seeds,
+        repeats=repeats,
     )
     table = make_table(recipe, data_dir, out)
     path = out / f"{recipe.name}.npz"

@@ -8,6 +8,7 @@ validation part of its own, so that what trains, what votes and what is reported
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -126,3 +127,25 @@ def split_validation(
     held_out = min(max(round(fraction * count), 1), count - 1)
     order = rng.permutation(count)
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
+
+
+def splits(
+    train: Examples, validation: Examples, repeats: int, seed: int
+) -> Iterator[tuple[Examples, Examples]]:
+    """A client's two parts as they are, and dealt anew in the same sizes, so many times in all.
+
+    >>> one, other = (Examples(np.eye(k, dtype=np.float32)[:, :2], np.arange(k)) for k in (6, 2))
+    >>> [(len(a), len(b)) for a, b in splits(one, other, 3, seed=1)]
+    [(6, 2), (6, 2), (6, 2)]
+    """
+    yield train, validation
+    both = Examples(
+        np.concatenate([train.features, validation.features]),
+        np.concatenate([train.labels, validation.labels]),
+    )
+    for number in range(1, repeats):
+        order = np.random.default_rng((seed, number)).permutation(len(both))
+        yield (
+            both.take(np.sort(order[len(validation) :])),
+            both.take(np.sort(order[: len(validation)])),
+        )
