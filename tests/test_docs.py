@@ -243,3 +243,19 @@ def test_recorded_measurements_can_be_read() -> None:
     print_speed(speed)
     assert scaling_table(scaling).row_count == len(scaling["points"])
     assert len(figure(scaling).data) >= 5
+
+
+def test_numbers_of_private_selection_are_recorded() -> None:
+    page = (ROOT / "docs" / "selection.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "selection.json").read_text())
+    for data, mean in dict.fromkeys((row["data"], row["mean_runs"]) for row in recorded["rows"]):
+        own = {
+            row["shape"]: f"{row['accuracy']:.3f} ± {row['deviation']:.3f}"
+            for row in recorded["rows"]
+            if (row["data"], row["mean_runs"]) == (data, mean)
+        }
+        cells = " | ".join(own[shape] for shape in ("geometric", "logarithmic", "poisson"))
+        assert f"| {data} | {mean:g} | {cells} |" in page
+    for row in recorded["adaptive"]:
+        assert f"| {row['data']} | {row['accuracy']:.3f} ± {row['deviation']:.3f} |" in page
+    assert all(row["epsilon"] <= recorded["setup"]["epsilon"] for row in recorded["rows"])

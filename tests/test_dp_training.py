@@ -38,7 +38,8 @@ def sequential(models: Models, run: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for found in models.layers:
         layer = nn.Linear(found.shape[2] - 1, found.shape[1])
-        layer.weight.data, layer.bias.data = found[run, :, :-1].clone(), found[run, :, -1].clone()
+        own = torch.from_numpy(found[run].copy())
+        layer.weight.data, layer.bias.data = own[:, :-1].clone(), own[:, -1].clone()
         layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -94,7 +95,9 @@ def test_a_step_is_that_of_opacus(
     for number, run in enumerate(runs):
         sums = opacus_sum(sequential(start, number), reference, clip, examples)
         for place, (layer, before) in enumerate(zip(after.layers, start.layers, strict=True)):
-            moved = (before[number] - layer[number]) * len(examples) / run.learning_rate
+            moved = torch.from_numpy(
+                (before[number] - layer[number]) * len(examples) / run.learning_rate
+            )
             torch.testing.assert_close(moved[:, :-1], sums[2 * place], rtol=2e-3, atol=2e-3)
             torch.testing.assert_close(moved[:, -1], sums[2 * place + 1], rtol=2e-3, atol=2e-3)
 
@@ -133,9 +136,9 @@ def test_one_record_moves_a_step_by_no_more_than_the_clip() -> None:
         for examples in (ROWS, shifted)
     ]
     squares = sum(
-        float((a - b).square().sum()) for a, b in zip(moved[0].layers, moved[1].layers, strict=True)
+        float(np.square(a - b).sum()) for a, b in zip(moved[0].layers, moved[1].layers, strict=True)
     )
-    assert 0 < np.sqrt(squares) <= 2 * 0.5 * 1.001
+    assert 0 < np.sqrt(squares) <= 2 * 0.5
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])

@@ -9,39 +9,41 @@ example is in with a probability (neighbours: one record added or removed, in un
 Written by hand because Opacus trains one model at a time; here all runs are stacked. The norm of an
 example's gradient in a dense layer is the product of the norms of what goes in and of what comes
 back, so no gradient of a single example is ever formed (Goodfellow 2015); a test compares with
-Opacus.
+Opacus. In NumPy, whose calls cost a fraction of torch's: a step of a linear model is so little
+arithmetic that calls are most of its time.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.cores import import_torch
 from tacit.data.examples import Examples
 from tacit.gaussian import gaussian, poisson_sample
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 IntArray = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float32]
 FIXED, POISSON = SAMPLINGS = ("fixed", "poisson")
 OPTIMISERS = ("sgd", "adam")
 LOSSES = ("logistic", "hinge")
 _BETAS, _KAPPA = (0.9, 0.999), 1e-8
+_ROUNDING = 1e-5
+"""Clipping is this much shorter, more than what single precision errs by in a norm."""
+_AT_ONCE = 2**20
+"""How many random numbers are drawn at once, at most, for the steps ahead."""
 
 
 class Chance(Protocol):
     """Where noise and lots come from."""
 
-    def normal(self, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    def normal(self, shape: tuple[int, ...]) -> Numbers:
         """Standard normal numbers."""
 
     def lots(self, runs: int, examples: int, size: int) -> IntArray:
@@ -54,7 +56,7 @@ class Chance(Protocol):
 class Secret:
     """From the operating system: for every model that may leave whoever trained it."""
 
-    def normal(self, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    def normal(self, shape: tuple[int, ...]) -> Numbers:
         return gaussian(shape)
 
     def lots(self, runs: int, examples: int, size: int) -> IntArray:
@@ -72,7 +74,7 @@ class Seeded:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def normal(self, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    def normal(self, shape: tuple[int, ...]) -> Numbers:
         return self._rng.standard_normal(shape, dtype=np.float32)
 
     def lots(self, runs: int, examples: int, size: int) -> IntArray:
@@ -142,33 +144,31 @@ class Run:
 class Models:
     """Trained models side by side: a layer is (runs, out, in + 1), biases in its last column."""
 
-    layers: tuple[Tensor, ...]
+    layers: tuple[Numbers, ...]
 
-    def one(self, run: int) -> tuple[npt.NDArray[np.float32], ...]:
+    def one(self, run: int) -> tuple[Numbers, ...]:
         """The arrays of one of them, as torch's dense layers have them, a stack of one.
 
         A single score, of two classes, becomes the second of two.
         """
         found = []
         for layer in self.layers:
-            own = layer[run].numpy()
-            pair = [own[None, :, :-1], own[None, :, -1]]
-            if len(own) == 1:
+            pair = [layer[None, run, :, :-1], layer[None, run, :, -1]]
+            if layer.shape[1] == 1:
                 pair = [np.concatenate([0 * part, part], axis=1) for part in pair]
             found += [part.copy() for part in pair]
         return tuple(found)
 
     def wrong(self, examples: Examples, chunk: int = 4096) -> IntArray:
         """How many examples every model gets wrong."""
-        torch = import_torch()
         found = np.zeros(len(self.layers[0]), dtype=np.int64)
         flat = examples.flat()
-        for begin in range(0, len(flat), chunk):
-            rows = _with_one(torch.from_numpy(flat.features[begin : begin + chunk]))
-            labels = torch.from_numpy(flat.labels[begin : begin + chunk])
-            scores, _ = _forward(self.layers, rows.expand(len(found), -1, -1))
-            guess = scores.argmax(2) if scores.shape[2] > 1 else (scores[:, :, 0] > 0).long()
-            found += (guess != labels).sum(1).numpy()
+        with np.errstate(all="ignore"):  # a model that diverged is wrong, not an error
+            for begin in range(0, len(flat), chunk):
+                rows = _with_one(flat.features[begin : begin + chunk])
+                scores, _ = _forward(self.layers, rows[None])
+                guess = scores.argmax(2) if scores.shape[2] > 1 else scores[:, :, 0] > 0
+                found += (guess != flat.labels[begin : begin + chunk]).sum(axis=1)
         return found
 
 
@@ -186,55 +186,52 @@ def train(
     goes, and by twice that when one is replaced; noise of ``noise`` times as much is added to it,
     and all that follows is post-processing. What the sum is divided by is the lot's planned size.
     """
-    torch = import_torch()
     flat = examples.flat()
-    features, labels = _with_one(torch.from_numpy(flat.features)), torch.from_numpy(flat.labels)
-    squares = features.square().sum(1)
-    count = len(flat)
+    features, count = _with_one(flat.features), len(flat)
+    squares = np.einsum("ij,ij->i", features, features)
     if not 1 <= recipe.lot <= count:
         raise ValueError(f"lot is {recipe.lot}; allowed is 1 to the number of examples, {count}")
     outputs = 1 if classes == 2 and not recipe.hidden else classes
     sizes = (flat.features.shape[1], *recipe.hidden, outputs)
-    layers = [layer.clone() for layer in (start or _start(sizes, len(runs), chance)).layers]
+    layers = [layer.copy() for layer in (start or _start(sizes, len(runs), chance)).layers]
     rate, noise, clip, momentum, decay = (
-        torch.tensor([float(getattr(run, name)) for run in runs])[:, None, None]
+        np.array([float(getattr(run, name)) for run in runs], np.float32)[:, None, None]
         for name in ("learning_rate", "noise", "clip", "momentum", "decay")
     )
     epoch = max(1, count // recipe.lot)
-    unit = (2.0 if recipe.sampling == FIXED else 1.0) * noise * clip / recipe.lot
-    moments = [(torch.zeros_like(layer), torch.zeros_like(layer)) for layer in layers]
-    for step in range(1, recipe.steps + 1):
-        rows, present = _lots(recipe, count, len(runs), chance)
-        drawn_rows = features.index_select(0, rows.flatten()).view(*rows.shape, -1)
-        lots = _Lots(drawn_rows, labels[rows], squares[rows], present)
-        for layer, pull, own in zip(
-            layers, _clipped_sums(recipe, layers, lots, clip[:, :, 0]), moments, strict=True
-        ):
-            drawn = torch.from_numpy(chance.normal(tuple(layer.shape)))
-            pull.div_(recipe.lot).addcmul_(unit, drawn)
-            if recipe.optimiser == "adam":
-                pull = _adam(own, pull, step)
-            else:
-                pull = own[0].mul_(momentum).add_(pull)
-            layer.addcmul_(rate, pull, value=-1)
-        if step % epoch == 0:
-            rate = rate * decay
+    unit = (2.0 if recipe.sampling == FIXED else 1.0) * noise * clip / np.float32(recipe.lot)
+    moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in layers]
+    drawn = _chances(recipe, count, [layer.shape for layer in layers], chance)
+    with np.errstate(all="ignore"):  # what diverges stays out, below
+        for step, (rows, present, noises) in enumerate(drawn, start=1):
+            lots = _Lots(features[rows], flat.labels[rows], squares[rows], present)
+            sums = _clipped_sums(recipe, layers, lots, clip[:, :, 0])
+            for layer, pull, own, normal in zip(layers, sums, moments, noises, strict=True):
+                pull *= np.float32(1 / recipe.lot)
+                pull += unit * normal
+                if recipe.optimiser == "adam":
+                    layer -= rate * _adam(own, pull, step)
+                else:
+                    own[0][:] = momentum * own[0] + pull
+                    layer -= rate * own[0]
+            if step % epoch == 0:
+                rate = rate * decay
     return Models(tuple(layers))
 
 
-def _with_one(rows: Tensor) -> Tensor:
+def _with_one(rows: Numbers) -> Numbers:
     """Another feature that is one, so that a bias is a weight."""
-    return cast("Tensor", import_torch().nn.functional.pad(rows, (0, 1), value=1.0))
+    ones = np.ones((*rows.shape[:-1], 1), np.float32)
+    return np.concatenate([rows, ones], axis=-1, dtype=np.float32)
 
 
 def _start(sizes: Sequence[int], runs: int, chance: Chance) -> Models:
     """Zeros for a linear model (Algorithm 3); He's random weights where there are hidden layers."""
-    torch = import_torch()
     layers = []
     for into, out in pairwise(sizes):
-        layer = torch.zeros(runs, out, into + 1)
+        layer = np.zeros((runs, out, into + 1), np.float32)
         if len(sizes) > 2:
-            drawn = torch.from_numpy(chance.normal((runs, out, into)))
+            drawn = chance.normal((runs, out, into))
             layer[:, :, :-1] = drawn * math.sqrt((2.0 if out != sizes[-1] else 1.0) / into)
         layers.append(layer)
     return Models(tuple(layers))
@@ -244,86 +241,107 @@ def _start(sizes: Sequence[int], runs: int, chance: Chance) -> Models:
 class _Lots:
     """What every run has drawn for a step."""
 
-    rows: Tensor
-    labels: Tensor
-    squares: Tensor
+    rows: Numbers
+    labels: IntArray
+    squares: Numbers
     """Of the rows' norms."""
-    present: Tensor | None
+    present: Numbers | None
     """One for a row that is there: lots of chance differ in size."""
 
 
-def _lots(recipe: Recipe, count: int, runs: int, chance: Chance) -> tuple[Tensor, Tensor | None]:
-    """Rows for every run, and which of them are there."""
-    torch = import_torch()
-    if recipe.sampling == FIXED:
-        return torch.from_numpy(chance.lots(runs, count, recipe.lot)), None
+def _chances(
+    recipe: Recipe, count: int, shapes: Sequence[tuple[int, ...]], chance: Chance
+) -> Iterator[tuple[IntArray, Numbers | None, list[Numbers]]]:
+    """For every step its rows, which of them are there, and noise; drawn for some steps at once."""
+    runs = shapes[0][0]
+    words = max(runs * count, sum(map(math.prod, shapes)))
+    ahead = max(1, _AT_ONCE // words)
+    for begin in range(0, recipe.steps, ahead):
+        some = min(ahead, recipe.steps - begin)
+        noises = [chance.normal((some, *shape)) for shape in shapes]
+        lots: list[tuple[IntArray, Numbers | None]]
+        if recipe.sampling == FIXED:
+            drawn = chance.lots(some * runs, count, recipe.lot).reshape(some, runs, recipe.lot)
+            lots = [(rows, None) for rows in drawn]
+        else:
+            lots = [_by_chance(recipe, count, runs, chance) for _ in range(some)]
+        for number, (rows, present) in enumerate(lots):
+            yield rows, present, [noise[number] for noise in noises]
+
+
+def _by_chance(
+    recipe: Recipe, count: int, runs: int, chance: Chance
+) -> tuple[IntArray, Numbers | None]:
     lots = [chance.some(count, recipe.lot / count) for _ in range(runs)]
     longest = max(1, *map(len, lots))
     rows, present = np.zeros((runs, longest), np.int64), np.zeros((runs, longest), np.float32)
     for run, lot in enumerate(lots):
         rows[run, : len(lot)], present[run, : len(lot)] = lot, 1.0
-    return torch.from_numpy(rows), torch.from_numpy(present)
+    return rows, present
 
 
-def _forward(layers: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _forward(layers: Sequence[Numbers], rows: Numbers) -> tuple[Numbers, list[Numbers]]:
     """The scores, and what went into every layer."""
-    torch = import_torch()
     into = [rows]
     for layer in layers[:-1]:
-        into.append(_with_one(torch.relu(torch.bmm(into[-1], layer.transpose(1, 2)))))
-    # The last layer is narrow, where this order is about twice as fast.
-    return torch.bmm(layers[-1], into[-1].transpose(1, 2)).transpose(1, 2), into
+        into.append(_with_one(np.maximum(into[-1] @ layer.transpose(0, 2, 1), 0)))
+    return into[-1] @ layers[-1].transpose(0, 2, 1), into
 
 
 def _clipped_sums(
-    recipe: Recipe, layers: Sequence[Tensor], lots: _Lots, clip: Tensor
-) -> list[Tensor]:
+    recipe: Recipe, layers: Sequence[Numbers], lots: _Lots, clip: Numbers
+) -> list[Numbers]:
     """Sums over a lot of single examples' gradients, each clipped to its run's norm."""
-    torch = import_torch()
     scores, into = _forward(layers, lots.rows)
     back = [_slope(recipe.loss, scores, lots.labels)]
     for layer, inner in zip(reversed(layers[1:]), reversed(into[1:]), strict=True):
-        through = torch.bmm(back[0], layer[:, :, :-1])
-        back.insert(0, through.mul_(inner[:, :, :-1] > 0))
-    squares = lots.squares * back[0].square().sum(2)
+        back.insert(0, (back[0] @ layer[:, :, :-1]) * (inner[:, :, :-1] > 0))
+    squares = lots.squares * _squares(back[0])
     for a, d in zip(into[1:], back[1:], strict=True):
-        squares = squares + a.square().sum(2) * d.square().sum(2)
-    scale = clip * torch.maximum(squares, clip.square()).rsqrt()
+        squares += _squares(a) * _squares(d)
+    scale = (1 - _ROUNDING) * clip / np.sqrt(np.maximum(squares, clip * clip))
     if lots.present is not None:
-        scale = scale * lots.present
-    known = squares.isfinite()
+        scale *= lots.present
+    known = np.isfinite(squares)
     if not known.all():  # an example whose gradient has no norm stays out
-        scale = torch.where(known, scale, 0.0)
+        scale = np.where(known, scale, np.float32(0))
         into, back = (
-            [torch.where(known[:, :, None], part, 0.0) for part in parts] for parts in (into, back)
+            [np.where(known[:, :, None], part, np.float32(0)) for part in parts]
+            for parts in (into, back)
         )
-    return [
-        torch.bmm((d * scale[:, :, None]).transpose(1, 2), a)
-        for a, d in zip(into, back, strict=True)
-    ]
+    scale = scale[:, :, None].astype(np.float32)
+    return [(d * scale).transpose(0, 2, 1) @ a for a, d in zip(into, back, strict=True)]
 
 
-def _slope(loss: str, scores: Tensor, labels: Tensor) -> Tensor:
+def _squares(rows: Numbers) -> Numbers:
+    """The squared norm of every row."""
+    return np.asarray(np.einsum("rij,rij->ri", rows, rows), dtype=np.float32)
+
+
+def _slope(loss: str, scores: Numbers, labels: IntArray) -> Numbers:
     """The derivative of every example's loss by its scores."""
-    torch = import_torch()
     outputs = scores.shape[2]
     if outputs == 1:
+        known = labels[:, :, None].astype(np.float32)
         if loss == "logistic":
-            return cast("Tensor", torch.sigmoid(scores) - labels[:, :, None])
-        sign = 2.0 * labels[:, :, None] - 1.0
-        return cast("Tensor", torch.where(sign * scores < 1.0, -sign, 0.0))
+            return np.asarray(1 / (1 + np.exp(-scores)) - known)
+        sign = 2 * known - 1
+        return np.asarray(np.where(sign * scores < 1, -sign, np.float32(0)))
+    known = np.eye(outputs, dtype=np.float32)[labels]
     if loss == "logistic":
-        known = torch.nn.functional.one_hot(labels, outputs)
-        return cast("Tensor", torch.softmax(scores, 2) - known)
-    own = scores.gather(2, labels[:, :, None])
-    over = (scores - own + 1.0 > 0).float().scatter(2, labels[:, :, None], 0.0)
-    return over.scatter(2, labels[:, :, None], -over.sum(2, keepdim=True))
+        odds = np.exp(scores - scores.max(axis=2, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=2, keepdims=True) - known)
+    own = np.take_along_axis(scores, labels[:, :, None], axis=2)
+    over = (scores - own + 1 > 0) * (1 - known)
+    return np.asarray(over - known * over.sum(axis=2, keepdims=True))
 
 
-def _adam(moments: tuple[Tensor, Tensor], slope: Tensor, step: int) -> Tensor:
+def _adam(moments: tuple[Numbers, Numbers], slope: Numbers, step: int) -> Numbers:
     """Algorithm 4's direction."""
-    first, second = moments
-    first.mul_(_BETAS[0]).add_(slope, alpha=1 - _BETAS[0])
-    second.mul_(_BETAS[1]).addcmul_(slope, slope, value=1 - _BETAS[1])
-    unbiased = first / (1 - _BETAS[0] ** step)
-    return unbiased / ((second / (1 - _BETAS[1] ** step)).sqrt() + _KAPPA)
+    for moment, beta, part in zip(moments, _BETAS, (slope, slope * slope), strict=True):
+        moment *= np.float32(beta)
+        moment += np.float32(1 - beta) * part
+    first, second = (
+        moment / np.float32(1 - beta**step) for moment, beta in zip(moments, _BETAS, strict=True)
+    )
+    return np.asarray(first / (np.sqrt(second) + np.float32(_KAPPA)))

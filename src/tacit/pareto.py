@@ -10,7 +10,7 @@ the paper's experts do, ``grid`` crosses levels.
 
 How we differ: both acquisitions are maximised over some thousand members of the space, drawn afresh
 and around the front, so that whole numbers and choices need no rounding; kernels are fitted again
-when there is a tenth more data, not after every point; errors have their measured variance; a third
+when there is a fifth more data, not after every point; errors have their measured variance; a third
 objective may be added. And two things that the paper leaves open: :func:`suggest` reads settings
 for a wished epsilon or error off the fitted model, with its uncertainty; and batches.
 
@@ -40,8 +40,12 @@ if TYPE_CHECKING:
 HVPOI, NEHVI, RANDOM, GRID = ACQUISITIONS = ("hvpoi", "nehvi", "random", "grid")
 ANTI_IDEAL = (10.0, 1.0)
 """Epsilon and error beyond which nothing counts."""
-_CANDIDATES, _NEAR, _PROMISING = 1024, 512, 128
+_CANDIDATES, _NEAR, _PROMISING, _GROUP = 1024, 512, 128, 64
 _LEAST_ERROR = 1e-4
+_AT_AN_END = 0.1
+"""The share of coordinates that are tried at an end of their axis."""
+_ASKED = 50
+"""How often the privacy oracle is asked about settings that nobody evaluated."""
 _LIKELY = 1.28
 """Standard deviations that nine in ten stay below."""
 
@@ -149,15 +153,13 @@ class Front:
             return [self.oracle.draw(rng) for _ in range(some)]
         if self.acquisition == GRID:
             raise ValueError("a grid is evaluated as a whole: see grid()")
-        candidates = self._candidates(rng)
-        model = self.model()
-        encoded = np.array([self.space.encode(config) for config in candidates])
+        encoded, model = self.candidates(rng), self.model()
         chosen = (
             _by_poi(self.points, model, encoded, batch)
             if self.acquisition == HVPOI
             else _by_nehvi(self.space, self.points, model, encoded, batch)
         )
-        return [candidates[place] for place in chosen]
+        return [self.space.decode(encoded[place]) for place in chosen]
 
     def tell(self, config: Config, seed: int, evaluated: Point | None = None) -> Point:
         """Evaluate settings, or take what somebody else evaluated."""
@@ -166,9 +168,9 @@ class Front:
         return point
 
     def model(self) -> _Fitted:
-        """Gaussian processes on what is known; kernels are fitted anew at a tenth more data."""
+        """Gaussian processes on what is known; kernels are fitted anew at a fifth more data."""
         known = self._fitted
-        if known is None or len(self.points) > 1.1 * known.fitted_at:
+        if known is None or len(self.points) > 1.2 * known.fitted_at:
             self._fitted = _Fitted.of(self.space, self.points, None)
         elif len(self.points) > known.count:
             self._fitted = _Fitted.of(self.space, self.points, known)
@@ -176,18 +178,33 @@ class Front:
             raise RuntimeError("there is always a model by now")
         return self._fitted
 
-    def _candidates(self, rng: np.random.Generator) -> list[Config]:
-        """Members of the space at random, and near the front."""
+    def candidates(self, rng: np.random.Generator) -> FloatArray:
+        """Members of the space at random, and near the front; encoded, as whole rows.
+
+        Members that were evaluated are left out, unless there are no others.
+        """
         size = len(self.space.dimensions)
         anywhere = rng.random((_CANDIDATES, size))
-        best = np.array([self.space.encode(point.config) for point in front(self.points)])
+        at_an_end = rng.random(anywhere.shape) < _AT_AN_END  # where fronts often are
+        anywhere = np.where(at_an_end, np.rint(anywhere), anywhere)
+        best = _encoded(self.space, front(self.points))
         around = best[rng.integers(len(best), size=_NEAR)]
         spread = rng.choice([0.02, 0.1, 0.3], size=(_NEAR, 1))
         moved = rng.random(around.shape) < max(0.5, 1.5 / size)
         near = np.clip(around + spread * moved * rng.normal(size=around.shape), 0, 1)
-        known = {_key(point.config) for point in self.points}
-        found = {_key(config): config for config in map(self.space.decode, (*anywhere, *near))}
-        return [config for key, config in found.items() if key not in known]
+        rows = self.space.nearest(np.concatenate([anywhere, near]))
+        found = dict(zip(_keys(rows), rows, strict=True))
+        fresh = found.keys() - set(_keys(_encoded(self.space, self.points)))
+        return np.array([row for key, row in found.items() if key in fresh or not fresh])
+
+
+def _encoded(space: Space, points: Sequence[Point]) -> FloatArray:
+    return np.array([space.encode(point.config) for point in points])
+
+
+def _keys(rows: FloatArray) -> list[bytes]:
+    """The same for rows that differ by rounding alone."""
+    return [row.tobytes() for row in rows.round(12) + 0.0]
 
 
 def grid(oracle: Oracle, count: int) -> list[Config]:
@@ -206,10 +223,6 @@ def evaluate(
     seconds = time.perf_counter() - begin
     point = Point(dict(config), float(epsilon), tuple(map(float, errors)), seconds)
     return point if third is None else replace(point, extra=float(third(point)))
-
-
-def _key(config: Config) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(config.items()))
 
 
 # Models
@@ -243,7 +256,7 @@ class _Fitted:
         torch = _import_botorch()
         from botorch.models.model_list_gp_regression import ModelListGP
 
-        inputs = torch.tensor(np.array([space.encode(p.config) for p in points]))
+        inputs = torch.tensor(_encoded(space, points))
         targets, variances = transformed(points)
         parts = []
         for place in range(targets.shape[1]):
@@ -264,9 +277,14 @@ class _Fitted:
         torch = import_torch()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = self.model.posterior(torch.tensor(encoded)[:, None, :])  # each alone: faster
-            mean, variance = found.mean[:, 0], found.variance[:, 0]
-            return mean.numpy(), variance.clamp(min=1e-12).sqrt().numpy()
+            # In groups, since a joint posterior of thousands spends its time on covariances.
+            groups = np.resize(encoded, (-(-len(encoded) // _GROUP), _GROUP, encoded.shape[1]))
+            found = self.model.posterior(torch.tensor(groups))
+            means, deviations = (
+                part.numpy().reshape(-1, part.shape[-1])[: len(encoded)]
+                for part in (found.mean, found.variance.clamp(min=1e-12).sqrt())
+            )
+            return means, deviations
 
 
 def transformed(points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
@@ -336,14 +354,17 @@ def _by_poi(points: Sequence[Point], fitted: _Fitted, encoded: FloatArray, batch
 def poi(
     pairs: Sequence[tuple[float, float]], means: FloatArray, deviations: FloatArray
 ) -> FloatArray:
-    """The probability that a point is not dominated, in closed form over strips of epsilon."""
+    """The probability that a point adds hypervolume, in closed form over strips of epsilon.
+
+    That is: no other dominates it, and its epsilon is below the anti-ideal one.
+    """
     from scipy.special import ndtr
 
-    steps = stairs(pairs)
-    edges = np.log([max(epsilon, 1e-6) for epsilon, _ in steps])
+    steps = [step for step in stairs(pairs) if step[0] < ANTI_IDEAL[0]]
+    edges = np.log([*(max(epsilon, 1e-6) for epsilon, _ in steps), ANTI_IDEAL[0]])
     ceilings = [logit(error) for _, error in steps]
     left = ndtr((edges[None, :] - means[:, :1]) / deviations[:, :1])
-    strips = np.diff(np.concatenate([np.zeros((len(means), 1)), left, np.ones((len(means), 1))], 1))
+    strips = np.diff(np.concatenate([np.zeros((len(means), 1)), left], axis=1))
     below = ndtr((np.array(ceilings)[None, :] - means[:, 1:2]) / deviations[:, 1:2])
     chances = np.concatenate([np.ones((len(means), 1)), below], axis=1)
     return np.asarray((strips * chances).sum(axis=1), dtype=np.float64)
@@ -391,23 +412,33 @@ def logit(error: float) -> float:
 def _by_nehvi(
     space: Space, points: Sequence[Point], fitted: _Fitted, encoded: FloatArray, batch: int
 ) -> list[int]:
-    """Noisy expected hypervolume improvement, of epsilon's logarithm and the error's logit."""
+    """Noisy expected hypervolume improvement, of epsilon and the error themselves.
+
+    The processes know their logarithm and logit; samples are turned back, since improvements are
+    counted on the scale of the hypervolume. A third objective stays a logarithm.
+    """
     torch = import_torch()
     from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-    from botorch.acquisition.multi_objective.objective import WeightedMCMultiOutputObjective
+    from botorch.acquisition.multi_objective.objective import GenericMCMultiOutputObjective
     from botorch.sampling.normal import SobolQMCNormalSampler
 
     targets, _ = transformed(points)
-    worst = [math.log(ANTI_IDEAL[0]), min(logit(ANTI_IDEAL[1]), float(targets[:, 1].max()) + 0.1)]
+    worst = [*ANTI_IDEAL]
     if targets.shape[1] > 2:
         worst.append(float(targets[:, 2].max()) + 0.1)
+
+    def turned_back(samples: Tensor, X: Tensor | None = None) -> Tensor:  # noqa: N803
+        del X
+        objectives = samples[..., :1].exp(), samples[..., 1:2].sigmoid(), samples[..., 2:]
+        found: Tensor = -torch.cat(objectives, dim=-1)
+        return found
+
     means, deviations = fitted.predict(encoded)
     best = front(points)
     promising = np.argsort(
         -poi([(p.epsilon, p.error) for p in best], means[:, :2], deviations[:, :2])
     )[:_PROMISING]
-    known = torch.tensor(np.array([space.encode(point.config) for point in best]))
-    signs = torch.full((targets.shape[1],), -1.0, dtype=torch.float64)
+    known = torch.tensor(_encoded(space, best))
     chosen: list[int] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -418,7 +449,7 @@ def _by_nehvi(
                 ref_point=[-value for value in worst],
                 X_baseline=known,
                 sampler=SobolQMCNormalSampler(torch.Size([32]), seed=0),
-                objective=WeightedMCMultiOutputObjective(signs),
+                objective=GenericMCMultiOutputObjective(turned_back),
                 X_pending=pending,
                 cache_root=False,
             )
@@ -458,15 +489,15 @@ def suggest(
     if (epsilon is None) == (error is None):
         raise ValueError("found both or neither of epsilon and error; allowed is one of them")
     rng = np.random.default_rng(search.seed)
-    candidates = [c for _ in range(4) for c in search._candidates(rng)]
-    candidates += [point.config for point in front(search.points)]
-    encoded = np.array([search.space.encode(config) for config in candidates])
+    fresh = np.concatenate([search.candidates(rng) for _ in range(4)])
+    encoded = np.concatenate([fresh, _encoded(search.space, front(search.points))])
     means, deviations = search.model().predict(encoded)
     if epsilon is not None:
         near = means[:, 0] <= math.log(epsilon) + 2 * deviations[:, 0] + 0.02
         order = np.argsort(np.where(near, means[:, 1], np.inf))
-        close = list(map(int, order[: int(near.sum())]))
-        fits = _cheap_enough(search.oracle, candidates, close, epsilon)
+        promising = list(map(int, order[: min(_ASKED, int(near.sum()))]))
+        evaluated = [int(place) for place in order if place >= len(fresh)]
+        fits = _cheap_enough(search, encoded, [*promising, *evaluated], epsilon)
     else:
         good = means[:, 1] + _LIKELY * deviations[:, 1] <= logit(float(error or 0.0))
         order = np.argsort(np.where(good, means[:, 0], np.inf))
@@ -483,18 +514,16 @@ def suggest(
     low, middle, high = (
         float(1 / (1 + math.exp(-(means[place, 1] + shift)))) for shift in (-spread, 0.0, spread)
     )
-    cost = search.oracle.epsilon(candidates[place])
-    oracle = search.oracle
-    return Suggestion(
-        candidates[place], float(cost), middle, low, high, oracle.delta, oracle.protects
-    )
+    config, oracle = search.space.decode(encoded[place]), search.oracle
+    cost = float(oracle.epsilon(config))
+    return Suggestion(config, cost, middle, low, high, oracle.delta, oracle.protects)
 
 
 def _cheap_enough(
-    oracle: Oracle, candidates: Sequence[Config], order: Sequence[int], epsilon: float
+    search: Front, encoded: FloatArray, order: Sequence[int], epsilon: float
 ) -> int | None:
     """The first that the privacy oracle admits: epsilon is known exactly, so it is asked."""
-    for place in order[:50]:
-        if oracle.epsilon(candidates[int(place)]) <= epsilon:
-            return int(place)
+    for place in order:
+        if search.oracle.epsilon(search.space.decode(encoded[place])) <= epsilon:
+            return place
     return None

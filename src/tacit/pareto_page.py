@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -61,10 +62,21 @@ def figure(result: Mapping[str, Any]) -> Figure:
             colorbar={"title": {"text": result["third"]}},
             size=10,
         )
-    plot.add_vline(
-        ANTI_IDEAL[0], line={"color": "#9aa6b5", "dash": "dot"}, annotation_text="counts up to here"
+    plot.add_vline(ANTI_IDEAL[0], line={"color": "#9aa6b5", "dash": "dot"})
+    plot.add_annotation(  # on a logarithmic axis, annotations are placed by the logarithm
+        x=math.log10(ANTI_IDEAL[0]),
+        y=1,
+        yref="paper",
+        text="counts up to here",
+        showarrow=False,
+        xanchor="right",
+        xshift=-4,
     )
-    plot.update_xaxes(type="log", title_text=f"ε at δ = {result['delta']:g} ({result['protects']})")
+    plot.update_xaxes(
+        type="log",
+        title_text=f"ε at δ = {result['delta']:g} ({result['protects']})",
+        range=[math.log10(end) for end in _shown(result["points"])],
+    )
     plot.update_yaxes(title_text="error (1 − utility)", rangemode="tozero")
     plot.update_layout(
         template="plotly_white",
@@ -73,6 +85,17 @@ def figure(result: Mapping[str, Any]) -> Figure:
         legend={"orientation": "h", "y": -0.2},
     )
     return plot
+
+
+def _shown(points: Sequence[Row]) -> tuple[float, float]:
+    """The axis: all that is cheap enough to matter; dearer points are in the table.
+
+    >>> _shown([{"epsilon": 0.5}, {"epsilon": 1e5}])
+    (0.35, 100.0)
+    """
+    found = [row["epsilon"] for row in points]
+    most = max(1.5 * ANTI_IDEAL[0], 1.4 * max(found))
+    return 0.7 * min(found), min(most, 10 * ANTI_IDEAL[0])
 
 
 def _add_band(plot: Figure, best: Sequence[Row]) -> None:

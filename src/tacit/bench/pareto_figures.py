@@ -74,7 +74,10 @@ def selection(result: Mapping[str, Any]) -> list[Figure]:
             )
         (single,) = [row for row in result["adaptive"] if row["data"] == data]
         plot.add_hline(
-            y=single["accuracy"], line_dash="dot", annotation_text="one run, adaptive rate"
+            y=single["accuracy"],
+            line_dash="dot",
+            annotation_text="one run, adaptive rate",
+            annotation_position="bottom right",
         )
         plot.update_layout(template="plotly_white", height=420, title=f"Private selection, {data}")
         plot.update_xaxes(type="log", title_text="mean number of runs")

@@ -5,10 +5,10 @@ the best of a random number of runs, everything at the same epsilon and delta, a
 adaptive method beside it. The more runs, the better the best of them, and the more noise each.
 
 How we differ: digits and a subset of CIFAR-10 on small networks; the runs of a setting are trained
-once, as a pool, and selections draw from it; scores have noise, and the validation records pay;
-beside random stopping (Liu and Talwar's, by Papernot and Steinke's tighter bound) the logarithmic
-and the Poisson distribution, which may draw no run, and is right by chance then. The adaptive
-method's both half steps are paid for.
+once, as a pool larger than any mean, and selections draw from it; scores have noise, and the
+validation records pay; beside random stopping (Liu and Talwar's, by Papernot and Steinke's tighter
+bound) the logarithmic and the Poisson distribution, which may draw no run, and is right by chance
+then. The adaptive method's both half steps are paid for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tacit.dp_training import Recipe, Run, Seeded, train
 from tacit.networks import dense
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import SampledGaussian
-from tacit.privacy.selection import Runs, selection_plan
+from tacit.privacy.selection import SHAPES, Runs, selection_plan
 from tacit.rules import Adaptive, DpSgd, train_by
 
 PUBLISHED = (
@@ -48,47 +48,58 @@ PUBLISHED = (
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What is run."""
+class Part:
+    """What is trained on one data set: so many runs at the noise of each mean number of them."""
 
-    data: tuple[str, ...] = ("digits", "cifar-10")
-    epsilon: float = 2.0
-    delta: float = 1e-5
-    means: tuple[float, ...] = (2.04, 3.42, 6.72, 14.79, 32.25, 49.77, 131.76)
-    pool: int = 96
-    selections: int = 2000
-    steps: int = 200
+    data: str
+    means: tuple[float, ...]
+    pool: int
+    hidden: tuple[int, ...] = ()
     lot: int = 64
-    examples: int = 4000
-    hidden: int = 32
     adaptive_runs: int = 10
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What is run."""
+
+    parts: tuple[Part, ...] = (
+        Part("digits", (2.04, 3.42, 6.72, 14.79, 32.25, 49.77, 131.76), pool=512),
+        Part("cifar-10", (2.04, 6.72, 32.25), 96, (32,), lot=256, adaptive_runs=5),
+    )
+    epsilon: float = 2.0
+    delta: float = 1e-5
+    selections: int = 2000
+    steps: int = 200
+
+
 QUICK = Setup(
-    data=("digits",), means=(2.04, 14.79), pool=12, selections=200, steps=40, adaptive_runs=2
+    parts=(Part("digits", (2.04, 14.79), pool=24, adaptive_runs=2),), selections=200, steps=40
 )
+SELECTIONS = ("geometric", "logarithmic", "poisson")
 
 
 def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     """Train what is missing; JSON."""
     data_dir = place.data_dir
     settings = [
-        (data, shape, mean)
-        for data in setup.data
-        for shape in ("geometric", "logarithmic", "poisson")
-        for mean in setup.means
+        (part, shape, mean) for part in setup.parts for shape in SELECTIONS for mean in part.means
     ]
     work: dict[str, Callable[[], Any]] = {
-        f"{data} {shape} {mean:g}": partial(one, setup, data_dir, data, shape, mean)
-        for data, shape, mean in settings
+        f"{part.data} {shape} {mean:g}": partial(one, setup, data_dir, part, shape, mean)
+        for part, shape, mean in settings
     }
-    work |= {f"{data} adaptive": partial(adaptive, setup, data_dir, data) for data in setup.data}
-    pieces, about = place.carried_out("selection", setup, setup.data, work)
+    work |= {
+        f"{part.data} adaptive": partial(adaptive, setup, data_dir, part) for part in setup.parts
+    }
+    names = [part.data for part in setup.parts]
+    pieces, about = place.carried_out("selection", setup, names, work)
     rows = [
-        {"data": data, "shape": shape, "mean_runs": mean} | pieces[f"{data} {shape} {mean:g}"]
-        for data, shape, mean in settings
+        {"data": part.data, "shape": shape, "mean_runs": mean}
+        | pieces[f"{part.data} {shape} {mean:g}"]
+        for part, shape, mean in settings
     ]
-    single = [{"data": data} | pieces[f"{data} adaptive"] for data in setup.data]
+    single = [{"data": name} | pieces[f"{name} adaptive"] for name in names]
     return about | {
         "rows": rows,
         "adaptive": single,
@@ -96,12 +107,11 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     }
 
 
-def parts(setup: Setup, data_dir: Path | None, name: str) -> tuple[Examples, Examples, Examples]:
+def examples_of(data_dir: Path | None, name: str) -> tuple[Examples, Examples, Examples]:
     """Training, validation and test examples."""
     data = load(name, data_dir)
+    own = data.standardise(data.train)
     rng = np.random.default_rng(0)
-    rows = rng.permutation(len(data.train))[: setup.examples]
-    own = data.standardise(data.train.take(rows))
     return (*split_validation(own, 0.25, rng), data.standardise(data.test))
 
 
@@ -110,19 +120,16 @@ def rates(count: int) -> list[float]:
     return [float(10**power) for power in np.random.default_rng(1).uniform(-4, 1, count)]
 
 
-def one(setup: Setup, data_dir: Path | None, name: str, shape: str, mean: float) -> dict[str, Any]:
+def one(setup: Setup, data_dir: Path | None, part: Part, shape: str, mean: float) -> dict[str, Any]:
     """A pool of runs at the noise of this many, and selections from it."""
-    from tacit.privacy.selection import SHAPES
-
     begin = time.process_time()
-    examples, validation, test = parts(setup, data_dir, name)
+    examples, validation, test = examples_of(data_dir, part.data)
     runs = Runs(mean, SHAPES[shape])
-    rate = setup.lot / len(examples)
+    rate = part.lot / len(examples)
     plan = selection_plan(runs, rate, setup.steps, Budget(setup.epsilon, setup.delta))
-    hidden = () if name == "digits" else (setup.hidden,)
-    recipe = Recipe(hidden, lot=setup.lot, steps=setup.steps)
+    recipe = Recipe(part.hidden, lot=part.lot, steps=setup.steps)
     right, accuracy = [], []
-    drawn = rates(setup.pool)
+    drawn = rates(part.pool)
     for begin_at in range(0, len(drawn), 12):
         some = [Run(value, plan.noise, 1.0) for value in drawn[begin_at : begin_at + 12]]
         models = train(recipe, some, examples, 10, Seeded(begin_at))
@@ -148,18 +155,17 @@ def one(setup: Setup, data_dir: Path | None, name: str, shape: str, mean: float)
     }
 
 
-def adaptive(setup: Setup, data_dir: Path | None, name: str) -> dict[str, Any]:
+def adaptive(setup: Setup, data_dir: Path | None, part: Part) -> dict[str, Any]:
     """Single runs of the adaptive method, from a first rate of a thousandth."""
     begin = time.process_time()
-    examples, validation, test = parts(setup, data_dir, name)
-    rate = setup.lot / len(examples)
+    examples, validation, test = examples_of(data_dir, part.data)
+    rate = part.lot / len(examples)
     budget = Budget(setup.epsilon, setup.delta)
     noise = math.sqrt(calibrate(lambda v: SampledGaussian(rate, math.sqrt(v), setup.steps), budget))
-    private = DpSgd(rate, setup.steps, 1.0, noise, setup.lot)
-    hidden = () if name == "digits" else (setup.hidden,)
+    private = DpSgd(rate, setup.steps, 1.0, noise, part.lot)
     found = []
-    for seed in range(setup.adaptive_runs):
-        network, start = _network(examples, hidden, seed)
+    for seed in range(part.adaptive_runs):
+        network, start = _network(examples, part.hidden, seed)
         log_rate = np.full((1, 1), math.log(1e-3), np.float32)
         weights = train_by(
             Adaptive(private=private),
@@ -169,7 +175,7 @@ def adaptive(setup: Setup, data_dir: Path | None, name: str) -> dict[str, Any]:
             examples,
             validation,
             1,
-            setup.lot,
+            part.lot,
             (seed,),
         )
         found.append(_accuracy(network, weights[:-1], test))

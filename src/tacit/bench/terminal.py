@@ -210,7 +210,11 @@ def print_selection(result: dict[str, Any], out: Path) -> None:
         table.add_row(row["data"], "adaptive rate", "1", *accuracy, "", "")
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"All at ε = {result['setup']['epsilon']:g} for those who see the result alone.")
+    setup = result["setup"]
+    console.print(
+        f"All at ε = {setup['epsilon']:g}, δ = {setup['delta']:g} (per record, add-or-remove-one) "
+        "for those who see the result alone."
+    )
     console.print(f"Figures: {out / 'selection.html'}", soft_wrap=True)
 
 
@@ -237,6 +241,8 @@ def print_pareto(result: dict[str, Any], out: Path) -> None:
         f"One privacy call: {calls['fixed']:.2f} s for lots of a fixed size, "
         f"{calls['poisson']:.2f} s for lots by chance"
     )
+    published = ", ".join(f"{name} +{gain:g}" for name, gain in result["published"].items())
+    console.print(f"The paper's gains over random search, after 256 points: {published}")
     print_claims(result, out)
 
 
