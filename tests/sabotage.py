@@ -126,7 +126,7 @@ def trusting_client() -> None:
     begin = endpoint.Endpoint.handle
 
     def believing(self: endpoint.Endpoint, state: bytes, request: bytes) -> tuple[bytes, bytes]:
-        believes = dataclasses.replace(self, participation=None, least_share_variance=0.0)
+        believes = dataclasses.replace(self, participation=None, least_noise=0.0)
         return begin(believes, state, request)
 
     setattr(endpoint.Endpoint, "handle", believing)  # noqa: B010

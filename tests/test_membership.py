@@ -80,7 +80,7 @@ def test_comments_and_spaces_do_not_alter_the_digest(tmp_path: Path) -> None:
         {"roster": Roster(KEYS[::-1])},
         {"dropout": 0.2},
         {"colluding": 0.1},
-        {"least_share_variance": 12.4},
+        {"least_noise": 12.4},
     ],
 )
 def test_the_digest_covers_all_that_a_roster_says(changes: dict[str, Any]) -> None:
@@ -95,9 +95,9 @@ def test_the_digest_covers_all_that_a_roster_says(changes: dict[str, Any]) -> No
         ({"names": ("anna", "ben", "\x1b[2J")}, "a member's name is '.x1b.2J'; allowed are"),
         ({"names": ("anna", "ben", "ben")}, "names each of its members once"),
         ({"names": ("anna", "ben")}, "names each of its members once"),
-        ({"least_share_variance": -1.0}, "least_share_variance is -1.0; allowed is a finite"),
-        ({"least_share_variance": float("nan")}, "least_share_variance is nan"),
-        ({"least_share_variance": float("inf")}, "least_share_variance is inf"),
+        ({"least_noise": -1.0}, "least_noise is -1.0; allowed is a finite"),
+        ({"least_noise": float("nan")}, "least_noise is nan"),
+        ({"least_noise": float("inf")}, "least_noise is inf"),
         ({"dropout": 1.0}, "dropout is 1.0; allowed is a fraction"),
         ({"colluding": 0.95}, "together they must stay below 1"),
         ({"names": ("anna",), "roster": Roster(KEYS[:1])}, "clients is 1; allowed is 2"),
@@ -122,7 +122,7 @@ def test_a_roster_that_cannot_be_is_refused(changes: dict[str, Any], found: str)
         (lambda text: text.replace("tacit-ed25519 ", "", 1), "a public key does not read"),
         (lambda text: text.replace("tacit-ed25519", "ssh-ed25519", 1), "does not read"),
         (lambda text: text.replace('="', '"', 1), "32 bytes in base64"),
-        (lambda text: text.replace("12.5", "nan"), "least_share_variance is nan"),
+        (lambda text: text.replace("12.5", "nan"), "least_noise is nan"),
         (
             lambda text: text.replace(write_public(KEYS[0]), write_public(KEYS[1])),
             "different Ed25519 public keys",
@@ -327,7 +327,7 @@ def endpoint_of(folder: Path) -> tuple[Endpoint, Member]:
         ledger=member.ledger,
         identity=member.identity,
         roster=member.membership.roster,
-        least_share_variance=member.membership.least_share_variance,
+        least_noise=member.membership.least_noise,
         on_release=member.keep,
     )
     return endpoint, member
@@ -420,6 +420,6 @@ def test_an_endpoint_in_process_refuses_an_old_state_too(tmp_path: Path) -> None
 
 def test_a_member_refuses_less_noise_than_its_roster_says(tmp_path: Path) -> None:
     federation, channel = held_vote(tmp_path)
-    with pytest.raises(Refused, match=r"noise of variance 12; this client adds 12\.5 at least"):
-        replace(federation, variance=24.0).sum(BALLOT, "vote")
+    with pytest.raises(Refused, match=r"noise of 12 squared .*; this client adds 12\.5 at least"):
+        replace(federation, variance=96.0).sum(BALLOT, "vote")
     assert all(len(Ledger(folder / LEDGER)) == 1 for folder in channel.folders)

@@ -44,7 +44,7 @@ done
 
 echo "3. One of them makes the roster from the public keys; all get it and compare its digest"
 tacit roster make "$folder/roster.toml" "$folder"/nodes/node-* --federation clinics \
-  --dropout "$dropout" --epsilon "$epsilon" --delta "$delta" --candidates 50 --votes 5
+  --dropout "$dropout" --epsilon "$epsilon" --delta "$delta"
 for ((i = 0; i < nodes; i++)); do
   cp "$folder/roster.toml" "$folder/nodes/node-$i/"
   tacit ledger create "$folder/nodes/node-$i/ledger.sqlite" --federation clinics \

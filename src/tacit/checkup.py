@@ -198,6 +198,6 @@ def roster_json(membership: Membership) -> dict[str, Any]:
         "dropout": membership.dropout,
         "colluding": membership.colluding,
         "threshold": membership.participation.threshold,
-        "least_share_variance": membership.least_share_variance,
+        "least_noise": membership.least_noise,
         "digest": membership.digest,
     }

@@ -100,8 +100,9 @@ class Endpoint:
     first reply leaves exactly then, however long the evaluation took.
 
     ``participation`` None takes the server's word for how many clients there are and how many may
-    drop out or collude; ``least_share_variance`` is the least noise this client will add, in
-    squared units; ``secure`` is the kind of sum it takes, None for any that hides its answer.
+    drop out or collude; ``least_noise`` is the least variance this client will add, in squared
+    distances of the worst pair of answers; ``secure`` is the kind of sum it takes, None for any
+    that hides its answer.
     """
 
     number: int
@@ -110,7 +111,7 @@ class Endpoint:
     ledger: Ledger
     identity: Identity | None = None
     roster: Roster | None = None
-    least_share_variance: float = 0.0
+    least_noise: float = 0.0
     secure: str | None = MASKS
     trains: bool = False
     record_level: bool = False
@@ -172,11 +173,10 @@ class Endpoint:
         if asked.at_least is not None and asked.secure != ENCRYPTED:
             raise Refused(f"only a sum of the kind {ENCRYPTED!r} opens what reaches a threshold")
         mechanism = self._mechanism(asked)
-        added = mechanism.share_variance / mechanism.bound.unit**2
-        if added < self.least_share_variance:
+        if mechanism.share_noise < self.least_noise:
             raise Refused(
-                f"each client would add noise of variance {added:g}; this "
-                f"client adds {self.least_share_variance:g} at least"
+                f"each client would add noise of {mechanism.share_noise:g} squared distances of "
+                f"answers; this client adds {self.least_noise:g} at least"
             )
         try:
             self.ledger.check(mechanism.event, "answer")

@@ -39,7 +39,7 @@ from tacit.secure.roster import Identity, Roster
 
 KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
 _PREFIX = "tacit-ed25519"
-_KEYS = {"federation", "dropout", "colluding", "least_share_variance", "members"}
+_KEYS = {"federation", "dropout", "colluding", "least_noise", "members"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Membership:
     roster: Roster
     dropout: float
     colluding: float
-    least_share_variance: float
+    least_noise: float
     secure: str = MASKS
     """The kind of sum that members take; ``encrypted`` trusts the server to be honest but curious,
     and tells in the roster's file that everybody agreed to that."""
@@ -71,10 +71,9 @@ class Membership:
             check_name(name, "a member's name")
         if len(self.names) != len(self.roster.keys) or len(set(self.names)) != len(self.names):
             raise ValueError("a roster names each of its members once")
-        if not 0 <= self.least_share_variance < float("inf"):
+        if not 0 <= self.least_noise < float("inf"):
             raise ValueError(
-                f"least_share_variance is {self.least_share_variance!r}; allowed is a finite "
-                "number from 0"
+                f"least_noise is {self.least_noise!r}; allowed is a finite number from 0"
             )
         if self.secure not in HIDING:
             raise ValueError(
@@ -112,7 +111,7 @@ class Membership:
                 "federation": self.federation,
                 "dropout": self.dropout,
                 "colluding": self.colluding,
-                "least_share_variance": self.least_share_variance,
+                "least_noise": self.least_noise,
                 **({} if self.secure == MASKS else {"secure": self.secure}),
                 "members": {name: write_public(key) for name, key in keys},
             }
@@ -137,7 +136,7 @@ class Membership:
             Roster(tuple(read_public(key) for key in members.values())),
             _number(table, "dropout"),
             _number(table, "colluding"),
-            _number(table, "least_share_variance"),
+            _number(table, "least_noise"),
             table.get("secure", MASKS),
         )
 

@@ -35,13 +35,13 @@ class Clinics:
         *,
         dropout: float = 0.4,
         colluding: float = 0.0,
-        least_share_variance: float = 0.0,
+        least_noise: float = 0.0,
         budget: Budget = AMPLE,
     ) -> Clinics:
         folders = [base / f"clinic-{number}" for number in range(count)]
         keys = tuple(new_key(folder).public_key for folder in folders)
         names = tuple(folder.name for folder in folders)
-        membership = Membership(NAME, names, Roster(keys), dropout, colluding, least_share_variance)
+        membership = Membership(NAME, names, Roster(keys), dropout, colluding, least_noise)
         for folder in folders:
             (folder / ROSTER).write_text(membership.to_toml())
             Ledger.create(folder / LEDGER, NAME, budget)

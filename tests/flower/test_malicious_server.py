@@ -133,7 +133,7 @@ LIES: dict[str, Lie] = {
     "shrinks the noise": Lie(
         asking(lambda q: replace(q, variance=q.variance / 2)),
         "evaluate",
-        "would add noise of variance 0.69.*; this client adds 1.38 at least",
+        "would add noise of 0.17.* squared distances of answers; this client adds 0.345 at least",
     ),
     "tells some of other noise": Lie(
         asking(lambda q: replace(q, variance=2 * q.variance), SOME), "share", NOT_SIGNED

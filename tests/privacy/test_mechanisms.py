@@ -15,6 +15,7 @@ from tacit.privacy.mechanisms import (
     OutOfBounds,
     Participation,
     SkellamMechanism,
+    least_noise,
     mechanism_of,
 )
 from tests.randomness import fits_skellam
@@ -156,3 +157,18 @@ def test_noise_is_measured_in_units_of_the_bound() -> None:
     assert fine.share_variance == coarse.share_variance
     assert fine.required_variance == 700.0
     assert fine.event == coarse.event
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("bound", [TopVotes(9, 1), *BOUNDS, BordaVotes(100, 3, unit=7)], ids=repr)
+def test_nothing_that_fits_a_budget_has_less_noise_than_a_single_vote(
+    bound: Bound, epsilon: float
+) -> None:
+    """Members that insist on the least noise refuse nobody who asks for what they allow."""
+    participation, budget = Participation(50, 0.1, 0.1), Budget(epsilon, 1e-5)
+    for rounds in (1, 3):
+        asked = SkellamMechanism.calibrated(bound, participation, budget, rounds)
+        assert asked.share_noise >= least_noise(participation, budget)
+    cheaper = SkellamMechanism.calibrated(bound, participation, Budget(1.7 * epsilon, 1e-5))
+    if not isinstance(bound, NormBall):  # which is priced with some caution
+        assert cheaper.share_noise < least_noise(participation, budget)

@@ -63,17 +63,14 @@ def run(
 
 
 def _simulated(clients: int, place: Path) -> dict[str, Any]:
-    from tacit.bench.flower_app import CANDIDATES, VOTES
     from tacit.flower.processes import run_app, simulated_nodes, simulating_superlink, write_app
     from tacit.flower.simulation import make_members, member_name
     from tacit.membership import ROSTER
     from tacit.privacy.accounting import Budget
-    from tacit.privacy.bounds import TopVotes
-    from tacit.privacy.mechanisms import Participation, SkellamMechanism
+    from tacit.privacy.mechanisms import Participation
 
     participation, budget = Participation(clients), Budget(1.0, 1e-5)
-    noise = SkellamMechanism.calibrated(TopVotes(CANDIDATES, VOTES), participation, budget)
-    make_members(place / "members", "bench", participation, noise.required_variance, budget)
+    make_members(place / "members", "bench", participation, budget)
     roster = place / "members" / member_name(0) / ROSTER
     app = write_app(place / "app", **_APP, **_settings(place, roster))
     with simulating_superlink(place / "home", TACIT_HOME=str(place / "server")):

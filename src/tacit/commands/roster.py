@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.checkup import Checkup, members_json, roster_json
-from tacit.commands.options import AsJson, Colluding, Delta, Dropout, Epsilon, number, whole
+from tacit.commands.options import AsJson, Colluding, Delta, Dropout, Epsilon, number
 from tacit.files import write_whole
 from tacit.membership import (
     KEY,
@@ -24,8 +23,7 @@ from tacit.membership import (
     write_public,
 )
 from tacit.privacy.accounting import Budget
-from tacit.privacy.bounds import TopVotes
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import Participation, least_noise
 from tacit.secure.roster import Roster
 from tacit.terminal import print_json
 
@@ -63,21 +61,14 @@ def roster_make(
     colluding: Colluding = 0.0,
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-5,
-    candidates: Annotated[
-        int,
-        typer.Option(parser=whole, metavar="N", help="How many configurations a vote compares."),
-    ] = 100,
-    votes: Annotated[
-        int,
-        typer.Option(parser=whole, metavar="N", help="How many candidates a member votes for."),
-    ] = 5,
     least: Annotated[
         float | None,
         typer.Option(
-            "--least-share-variance",
+            "--least-noise",
             parser=number,
             metavar="NUMBER",
-            help="The least noise a member adds; default: what one vote as above needs.",
+            help="The least variance a member adds, in squared distances of answers; default: its "
+            "share if one answer spends epsilon and delta.",
         ),
     ] = None,
     secure: Annotated[
@@ -98,8 +89,7 @@ def roster_make(
     members = _different(named_keys(keys))
     participation = Participation(len(members), dropout, colluding)
     if least is None:
-        vote = TopVotes(candidates, votes)
-        least = _least_share_variance(vote, participation, Budget(epsilon, delta))
+        least = least_noise(participation, Budget(epsilon, delta))
     made = Membership(
         federation,
         tuple(members),
@@ -153,16 +143,6 @@ def _different(members: dict[str, bytes]) -> dict[str, bytes]:
     return members
 
 
-def _least_share_variance(vote: TopVotes, participation: Participation, budget: Budget) -> float:
-    """What one vote needs, with four digits, rounded down.
-
-    Other versions of NumPy or SciPy may differ in the last digits, and a server that calibrates
-    with those is not to be refused.
-    """
-    needed = SkellamMechanism.calibrated(vote, participation, budget).share_variance
-    return float(Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(needed))
-
-
 def _print_roster(membership: Membership) -> None:
     table = Table(
         title=f"Roster of {membership.federation}",
@@ -180,7 +160,9 @@ def _print_roster(membership: Membership) -> None:
         f"At least {threshold} of {clients} must answer (drop-out {membership.dropout:g}, "
         f"colluding {membership.colluding:g}), else nothing opens."
     )
-    typer.echo(f"Each adds noise of variance {membership.least_share_variance:.10g} at least.")
+    typer.echo(
+        f"Each adds noise of {membership.least_noise:.10g} squared distances of answers at least."
+    )
     digest = membership.digest
     typer.echo("Digest of all this, which members compare by telephone:")
     typer.echo("  " + " ".join(digest[at : at + 8] for at in range(0, len(digest), 8)))

@@ -130,7 +130,7 @@ def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bo
         ledger=member.ledger,
         identity=member.identity,
         roster=member.membership.roster,
-        least_share_variance=member.membership.least_share_variance,
+        least_noise=member.membership.least_noise,
         secure=member.membership.secure,
         trains=trains,
         punctual=True,

@@ -40,7 +40,7 @@ from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
 from tacit.plan import Plan, load_plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import Participation
+from tacit.privacy.mechanisms import Participation, least_noise
 from tacit.result import Result
 from tacit.secure.roster import Roster
 
@@ -70,7 +70,6 @@ def run(
             out / "members",
             name,
             parts.participation,
-            parts.variance,
             parts.budget,
             plan.federation.secure,
         )
@@ -98,7 +97,6 @@ def make_members(
     folder: Path,
     federation: str,
     participation: Participation,
-    variance: float,
     budget: Budget,
     secure: str = "masks",
 ) -> None:
@@ -111,7 +109,7 @@ def make_members(
         Roster(tuple(identity.public_key for identity in identities)),
         participation.dropout,
         participation.colluding,
-        least_share_variance=variance / participation.guaranteed,
+        least_noise(participation, budget),
         secure=secure,
     )
     for name in names:

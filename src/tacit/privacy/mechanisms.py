@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import cached_property
 
 from tacit.privacy.accounting import SAMPLING_ERROR, Budget, calibrate
-from tacit.privacy.bounds import Bound
+from tacit.privacy.bounds import Bound, TopVotes
 from tacit.privacy.events import EXACT_SUM, Event, Repeated, Unprotected
 from tacit.privacy.skellam import IntArray, check_variance, sampling_table
 
@@ -135,6 +136,15 @@ class SkellamMechanism:
         return math.ceil(exact * _SHARE_STEPS) / _SHARE_STEPS
 
     @property
+    def share_noise(self) -> float:
+        """One client's share over the squared distance of the worst pair of answers.
+
+        How much noise that is, whatever is asked: the scale of the answers does not matter.
+        """
+        distance = self.bound.release(self.variance).squared_distance * self.required_variance
+        return self.share_variance / distance
+
+    @property
     def delivered_variance(self) -> float:
         """Variance of the sum when every client is present."""
         return self.share_variance * self.participation.clients
@@ -162,7 +172,7 @@ class NoNoise:
 
     bound: Bound
     participation: Participation
-    share_variance = delivered_variance = 0.0
+    share_variance = delivered_variance = share_noise = 0.0
 
     @property
     def event(self) -> Event:
@@ -174,6 +184,23 @@ class NoNoise:
 
 
 Mechanism = SkellamMechanism | NoNoise
+
+
+def least_noise(participation: Participation, budget: Budget) -> float:
+    """One client's share of noise if a single vote spends the whole budget, over the distance.
+
+    Ballots with more votes, answers on a finer scale and several questions under one budget need
+    as much or more for each answer (integer noise protects a single step best). With four digits,
+    rounded down: other versions of NumPy or SciPy may differ in the last ones, and a server that
+    calibrates with those is not to be refused.
+
+    >>> [least_noise(Participation(50), Budget(epsilon, 1e-5)) for epsilon in (1.0, math.inf)]
+    [0.292, 0.0]
+    """
+    if math.isinf(budget.epsilon):
+        return 0.0
+    needed = SkellamMechanism.calibrated(TopVotes(2, 1), participation, budget).share_noise
+    return float(Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(needed))
 
 
 def mechanism_of(bound: Bound, participation: Participation, variance: float) -> Mechanism:
