@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
     ("arrays", "space", "files", "flower_project", "journal", "privacy.skellam", "secure.ring"),
     ("optima", "secure.bfv", "smoothing", "surfaces"),
-    ("cells", "secure.circuit"),
+    ("cells", "deciding", "secure.circuit"),
     ("secure.multiparty",),
     ("privacy.events",),
     ("privacy.bounds",),

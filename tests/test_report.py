@@ -152,6 +152,15 @@ def test_ranks_all_candidates_and_marks_the_winner() -> None:
     ]
 
 
+def test_a_run_off_is_shown_with_its_own_noise_before_the_first_vote() -> None:
+    held = {"candidates": [vote()["candidates"][i] for i in (3, 1)], "tally": [20, 27]}
+    page = own_part(render(vote() | {"run_off": held | {"variance": 30.25}}, PLAN, ledger()))
+    assert "A second vote among 2 finalists of the first decided" in page
+    assert "σ = 5.5" in page
+    assert "<tr class=strong><td>27</td><td>0.1</td><td>kind1</td></tr>" in page
+    assert page.index("<td>27</td>") < page.index("released count")
+
+
 def test_puts_the_chosen_one_first_among_equals() -> None:
     result = vote() | {"tally": [61, 61, 61, 2]}
     page = own_part(render(result, PLAN, ledger()))

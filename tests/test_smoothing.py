@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tacit.smoothing import MOST_CANDIDATES, Smoother, _lengths, amplitudes, places
+from tacit.smoothing import LENGTHS, MOST_CANDIDATES, Smoother, _lengths, amplitudes, places
 from tacit.space import Choice, Config, Float, Int, Space
 
 GRID = Space(
@@ -61,8 +61,7 @@ def test_one_process_is_the_textbooks_posterior_mean() -> None:
         - 12 * math.log(2)
     )
     values, vectors = np.linalg.eigh(kernel)
-    one = Smoother(np.maximum(values, 0)[None], vectors[None])
-    assert one.evidence(tally[None], 2.0, (2.0,))[0] == pytest.approx(likelihood)
+    one = Smoother(np.maximum(values, 0)[None], vectors[None], np.eye(12)[None])
     # Nine parts of ten are this process and one is no structure, weighted by their likelihoods.
     rough = -0.5 * (centred @ centred / 6 + 12 * math.log(3))
     share = 0.9 / (0.9 + 0.1 * math.exp(rough - likelihood))
@@ -86,7 +85,9 @@ def test_structure_is_found_where_there_is_some() -> None:
     rng = np.random.default_rng(4)
     smoother = Smoother.of(GRID, CANDIDATES, 4)
     noisy = votes + rng.normal(0, 10, 40)
-    assert smoother.chance(noisy, 100.0, (10.0, 20.0), rng) <= 0.05
+    seen = smoother.read(noisy[None], 100.0, (10.0, 20.0), rng)[0]
+    assert seen.chance <= 0.05
+    assert votes[seen.best] > 0.8 * votes.max()
 
 
 def test_structure_is_found_by_mistake_no_more_often_than_allowed() -> None:
@@ -97,14 +98,22 @@ def test_structure_is_found_by_mistake_no_more_often_than_allowed() -> None:
         votes = np.zeros(40)
         votes[rng.permutation(40)[:6]] = 30
         noisy = votes + rng.normal(0, 10, 40)
-        mistakes += smoother.chance(noisy, 100.0, (10.0, 20.0), rng) <= 0.2
+        mistakes += smoother.read(noisy[None], 100.0, (10.0, 20.0), rng)[0].chance <= 0.2
     assert mistakes < 64
 
 
+def test_many_tallies_are_read_like_each_alone() -> None:
+    smoother, rng = Smoother.of(GRID, CANDIDATES, 4), np.random.default_rng(6)
+    tallies = np.stack([TALLY, 3 * TALLY[::-1], np.arange(40.0)])
+    for tally, seen in zip(tallies, smoother.read(tallies, 1.0, (1.0,), rng, 19), strict=True):
+        np.testing.assert_allclose(seen.votes, smoother.mean(tally[None], 1.0, (1.0,))[0])
+        assert 0.05 <= seen.chance <= 1
+
+
 def test_many_axes_or_candidates_have_fewer_processes_and_too_many_are_refused() -> None:
-    assert len(_lengths(3, 100)) == 27
-    assert len(_lengths(9, 100)) == 81
-    assert len(_lengths(9, 2000)) == 5
+    assert len(_lengths(LENGTHS, 3, 100)) == 27
+    assert len(_lengths(LENGTHS, 9, 100)) == 81
+    assert len(_lengths(LENGTHS, 9, 2000)) == 5
     many: list[Config] = [{"x": n / MOST_CANDIDATES} for n in range(MOST_CANDIDATES + 1)]
     with pytest.raises(ValueError, match="found 2001 candidates to smooth over; allowed are 2 to"):
         Smoother.of(Space({"x": Float(0.0, 1.0)}), many, 5)

@@ -44,6 +44,7 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "config",
         "candidates",
         "tally",
+        "run_off",
         "clients",
         "privacy",
         "accuracy",

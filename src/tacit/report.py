@@ -188,8 +188,27 @@ def _tally(result: Data) -> str:
     winner = next((i for i, (candidate, _) in enumerate(ranked) if candidate == chosen), None)
     table = _table(("rank", "released count", *map(_text, chosen)), rows, strong=winner)
     return (
-        f"{_chart(ranked, winner, sigma)}{_reading([count for _, count in ranked], sigma)}"
+        f"{_run_off(result)}{_chart(ranked, winner, sigma)}"
+        f"{_reading([count for _, count in ranked], sigma)}"
         f"<details><summary>All {len(rows)} candidates with their counts</summary>{table}</details>"
+    )
+
+
+def _run_off(result: Data) -> str:
+    """The second vote, if one was held: it decided, not the counts of the first."""
+    held, chosen = result.get("run_off"), result["config"]
+    if not held:
+        return ""
+    rows = [
+        (str(count), *(_value(candidate[name]) for name in chosen))
+        for candidate, count in zip(held["candidates"], held["tally"], strict=True)
+    ]
+    winner = held["candidates"].index(chosen)
+    return (
+        f"<p>A second vote among {len(rows)} finalists of the first decided. The noise in each of "
+        f"its counts has a standard deviation of σ = {math.sqrt(held['variance']):.1f}.</p>"
+        f"{_table(('run-off count', *map(_text, chosen)), rows, strong=winner)}"
+        "<p>The first vote:</p>"
     )
 
 

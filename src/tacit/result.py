@@ -124,7 +124,8 @@ class Result:
     """What was chosen, from what, by how many, at what price.
 
     ``tally`` is None for methods that see no tally, ``accuracy`` where nothing was trained, and
-    ``note`` says what the method did that its reader would not expect. Bytes
+    ``note`` says what the method did that its reader would not expect. ``run_off`` has candidates,
+    tally and variance of a second vote; the variances in ``privacy`` are the first one's. Bytes
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
     do not tell. ``rounds`` has what a method that trains told of each; ``weights``, its model, are
     not part of the JSON.
@@ -140,6 +141,7 @@ class Result:
     bytes: dict[str, dict[str, int]]
     accuracy: float | None = None
     note: str = ""
+    run_off: dict[str, Any] | None = None
     evaluation: dict[str, Any] | None = None
     architecture: str = ""
     rounds: tuple[dict[str, Any], ...] = ()
@@ -161,6 +163,7 @@ class Result:
             bytes=found["bytes"],
             accuracy=found["accuracy"],
             note=found["note"],
+            run_off=found.get("run_off"),
             evaluation=found["evaluation"],
             architecture=found.get("architecture", ""),
             rounds=tuple(found.get("rounds", ())),
@@ -174,6 +177,7 @@ class Result:
             "config": self.config,
             "candidates": list(self.candidates),
             "tally": None if self.tally is None else list(self.tally),
+            "run_off": self.run_off,
             "clients": {
                 "planned": self.privacy.participation.clients,
                 "asked": self.clients.asked,

@@ -11,11 +11,14 @@ structure*, where every candidate is on its own.
 number of clients and the noise: post-processing, which costs nothing. Noise is Skellam's and is
 taken for normal here; no guarantee rests on that.
 
-*Structure.* Where votes ignore the axes, smoothing harms. :meth:`Smoother.chance` is a permutation
+*Structure.* Where votes ignore the axes, smoothing harms. :meth:`Smoother.read` has a permutation
 test: if candidates are exchangeable (the votes have no order along the axes, and neither has the
-noise), shuffling the tally changes nothing, so the evidence for structure is beaten by that of a
-shuffled tally with every rank equally likely, and a test at level ``a`` finds structure that is not
-there at most that often, whatever the votes look like.
+noise), shuffling the tally changes nothing, so any statistic of it has every rank among those of
+shuffled tallies with equal probability, and a test at level ``a`` finds structure that is not
+there at most that often, whatever the votes look like. The statistic is the fullest *window*: the
+largest weighted sum of the votes around a candidate, over windows from a quarter to twice the
+region that agreeing ballots name. It tells more than the evidence for a process, which is moved by
+valleys as much as by peaks: votes gather, they do not avoid.
 """
 
 from __future__ import annotations
@@ -33,13 +36,15 @@ from tacit.space import Choice, Config, Dimension, Space
 
 LENGTHS = (0.65, 2.0, 8.0)
 """Of a process along an axis, in widths of what a ballot names: wiggly, smooth, nearly flat."""
+WINDOWS = (0.25, 0.65, 2.0)
+"""Along an axis, in the same widths, in which votes are looked for."""
 MOST_CANDIDATES = 2000
 _MOST_KERNELS, _MOST_NUMBERS = 81, 20_000_000
 _LOG_FROM = 20.0
 """Numbers among choices whose largest is so many times the smallest are taken for magnitudes."""
 _NO_STRUCTURE = 0.1
 """The share of no structure before the tally is seen."""
-_SHUFFLES = 199
+SHUFFLES = 199
 
 
 def places(space: Space, candidates: Sequence[Config]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
@@ -71,6 +76,20 @@ def _column(axis: Dimension, members: Sequence[object]) -> tuple[FloatArray, boo
     return scaled[own], True
 
 
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """A smoothed tally, and how often one without structure would look as structured."""
+
+    votes: FloatArray
+    """Expected votes beyond their level."""
+    chance: float
+
+    @property
+    def best(self) -> int:
+        """Where it peaks."""
+        return int(np.argmax(self.votes))
+
+
 @dataclass(frozen=True)
 class Smoother:
     """Gaussian processes over some candidates, ready for any tally of them.
@@ -90,6 +109,8 @@ class Smoother:
     """(kernels, candidates): eigenvalues, of mean one."""
     vectors: FloatArray
     """(kernels, candidates, candidates): eigenvectors, in columns."""
+    windows: FloatArray
+    """(windows, candidates, candidates): weights around every candidate, squares adding to one."""
 
     @classmethod
     def of(cls, space: Space, candidates: Sequence[Config], votes: int) -> Smoother:
@@ -110,14 +131,21 @@ class Smoother:
         values, vectors = [], []
         axes = columns.shape[1]
         width = (votes / count) ** (1 / axes)
-        for lengths in width * np.array(_lengths(axes, count)):
+        for lengths in width * np.array(_lengths(LENGTHS, axes, count)):
             kernel = centre @ np.exp(-0.5 * squares @ (1 / np.square(lengths))) @ centre
             if (whole := float(np.trace(kernel))) < 1e-9:
                 continue  # all candidates are alike for this kernel
             found = np.linalg.eigh(kernel * (count / whole))
             values.append(np.maximum(found.eigenvalues, 0.0))
             vectors.append(found.eigenvectors)
-        return cls(np.array(values), np.array(vectors))
+        windows = np.array(
+            [
+                np.exp(-0.5 * squares @ (1 / np.square(lengths)))
+                for lengths in width * np.array(_lengths(WINDOWS, axes, count))
+            ]
+        )
+        windows /= np.sqrt(np.square(windows).sum(axis=2, keepdims=True))
+        return cls(np.array(values), np.array(vectors), windows)
 
     def mean(self, tallies: FloatArray, variance: float, amplitudes: Sequence[float]) -> FloatArray:
         """Expected votes beyond their level, (tallies, candidates)."""
@@ -131,28 +159,28 @@ class Smoother:
             found += ((centred @ vectors) * kept) @ vectors.T
         return found
 
-    def chance(
+    def read(
         self,
-        tally: FloatArray,
+        tallies: FloatArray,
         variance: float,
         amplitudes: Sequence[float],
         rng: np.random.Generator,
-    ) -> float:
-        """How often a tally without structure looks at least as structured as this one."""
-        shuffled = rng.permuted(np.tile(tally, (_SHUFFLES, 1)), axis=1)
-        own = self.evidence(np.concatenate([tally[None], shuffled]), variance, amplitudes)
-        return float((own >= own[0]).mean())
+        shuffles: int = SHUFFLES,
+    ) -> list[Smoothed]:
+        """Every tally smoothed, with the chance of one without structure to look like it."""
+        means = self.mean(tallies, variance, amplitudes)
+        shuffled = rng.permuted(np.repeat(tallies, shuffles, axis=0), axis=1)
+        full = self.fullest(shuffled).reshape(-1, shuffles) >= self.fullest(tallies)[:, None]
+        chances = (1 + full.sum(axis=1)) / (1 + shuffles)
+        return [Smoothed(*each) for each in zip(means, map(float, chances), strict=True)]
 
-    def evidence(
-        self, tallies: FloatArray, variance: float, amplitudes: Sequence[float]
-    ) -> FloatArray:
-        """The logarithm of how well structure explains each tally, up to a constant."""
+    def fullest(self, tallies: FloatArray) -> FloatArray:
+        """For every tally, what its fullest window holds beyond the level."""
         centred = tallies - tallies.mean(axis=1, keepdims=True)
-        signal = (np.square(amplitudes) / variance)[:, None, None] * self.values
-        logs = self._logs(centred, variance, signal)
-        most = logs.max(axis=(1, 2), keepdims=True)
-        means = np.exp(logs - most).mean(axis=(1, 2))
-        return np.asarray(np.log(means) + most[:, 0, 0], dtype=np.float64)
+        found = np.full(len(tallies), -np.inf)
+        for window in self.windows:
+            np.maximum(found, (centred @ window.T).max(axis=1), out=found)
+        return found
 
     def _logs(self, centred: FloatArray, variance: float, signal: FloatArray) -> FloatArray:
         """Log likelihoods, (tallies, amplitudes, kernels)."""
@@ -179,13 +207,13 @@ class Smoother:
         return weights / whole[:, None, None], alone / whole[:, None]
 
 
-def _lengths(axes: int, candidates: int) -> list[tuple[float, ...]]:
+def _lengths(choices: Sequence[float], axes: int, candidates: int) -> list[tuple[float, ...]]:
     """A length for each axis: all ways, or, where there are too many, some of them."""
-    most = min(_MOST_KERNELS, max(len(LENGTHS), _MOST_NUMBERS // candidates**2))
-    if len(LENGTHS) ** axes <= most:
-        return list(product(LENGTHS, repeat=axes))
-    same = [(length,) * axes for length in LENGTHS]
-    drawn = np.random.default_rng(0).choice(LENGTHS, size=(most - len(same), axes))
+    most = min(_MOST_KERNELS, max(len(choices), _MOST_NUMBERS // candidates**2))
+    if len(choices) ** axes <= most:
+        return list(product(choices, repeat=axes))
+    same = [(length,) * axes for length in choices]
+    drawn = np.random.default_rng(0).choice(choices, size=(most - len(same), axes))
     return same + [tuple(map(float, row)) for row in drawn]
 
 

@@ -382,6 +382,10 @@ def print_result(result: Result, folder: Path) -> None:
         first, second = sorted(result.tally, reverse=True)[:2]
         sigma = math.sqrt(result.privacy.delivered_variance)
         table.add_row("Tally", f"{first} against {second} of the runner-up; noise σ = {sigma:.3g}")
+    if result.run_off is not None:
+        counts = " against ".join(map(str, sorted(result.run_off["tally"], reverse=True)))
+        sigma = math.sqrt(result.run_off["variance"])
+        table.add_row("Run-off", f"{counts}; noise σ = {sigma:.3g}")
     if result.note:
         table.add_row("Note", result.note)
     asked = result.clients

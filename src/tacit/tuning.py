@@ -48,7 +48,7 @@ from tacit.space import Config, Dimension, Space, as_space
 from tacit.task import Client, as_client
 from tacit.tuners.modes import RECORD
 from tacit.tuners.selection import Selection
-from tacit.tuners.tuner import Outcome, Tuner, noise_for
+from tacit.tuners.tuner import Counts, Outcome, Tuner, noise_for
 from tacit.tuners.voting import Vote
 
 SKELLAM, SAMPLED = "skellam", "sampled gaussian"
@@ -146,8 +146,10 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
     kinds = {type(one) for charge in charges for one in releases(charge.event)}
     mechanisms = sorted({MECHANISMS[kind] for kind in kinds if kind in MECHANISMS})
     noisy = SKELLAM in mechanisms
-    share = federation.variance / federation.participation.guaranteed
     asked, answered = min(federation.turnouts, key=lambda turnout: turnout[1], default=(0, 0))
+    guaranteed, required = federation.participation.guaranteed, federation.variance
+    if outcome.tally is not None:  # told in votes, whatever units its noise was counted in
+        required = outcome.tally.variance * guaranteed / answered
     privacy = Privacy(
         guarantee,
         mechanism=" and ".join(mechanisms) or "none",
@@ -155,14 +157,15 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         server=_server(federation, kinds),
         setting=federation.setting,
         covers=_covers(guarantee, federation, trained=outcome.weights is not None),
-        required_variance=federation.variance if noisy else None,
-        delivered_variance=share * answered if noisy else None,
+        required_variance=required if noisy else None,
+        delivered_variance=required / guaranteed * answered if noisy else None,
     )
     return Result(
         method=method.name,
         config=outcome.config,
         candidates=outcome.candidates,
-        tally=None if outcome.tally is None else tuple(map(int, outcome.tally)),
+        tally=None if outcome.tally is None else tuple(map(int, outcome.tally.votes)),
+        run_off=None if outcome.run_off is None else _told(outcome.run_off),
         note="; ".join(filter(None, (outcome.note, SHORTENED if federation.shortened else ""))),
         architecture=outcome.architecture,
         rounds=tuple(asdict(note) for note in federation.rounds),
@@ -175,6 +178,15 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         },
         ledger=federation.ledger.extract(federation.run),
     )
+
+
+def _told(counts: Counts) -> dict[str, Any]:
+    """A second vote as plain data."""
+    return {
+        "candidates": list(counts.candidates),
+        "tally": counts.votes.tolist(),
+        "variance": counts.variance,
+    }
 
 
 def _covers(guarantee: Guarantee, federation: Federation, *, trained: bool) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, calibrate
-from tacit.privacy.events import Composed, Event
+from tacit.privacy.bounds import TopVotes
+from tacit.privacy.events import Composed, Event, releases
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import enough_noise
 from tacit.sgd import Weights
@@ -73,8 +74,7 @@ class Together:
             return cls(method, training, start, training.unit(start))
         variance = alone / (share or 0.5)
         if isinstance(method, Vote) and not share:
-            candidates = space.count(method.candidates, method.sampling)
-            enough = enough_noise(participation, candidates, method.votes, LIKELY)
+            enough = _enough_for_a_vote(method, space, participation)
             variance = min(max(variance, enough), alone / LEAST_SHARE)
         chosen = method.event(space, variance)
         noise = calibrate(lambda v: Composed((chosen, training.event(start, 1, v))), budget)
@@ -100,3 +100,15 @@ class Together:
         outcome = self.method.tune(federation, space, rng)
         weights = self.training.train(federation, outcome.config, self.start, self.unit)
         return replace(outcome, weights=weights)
+
+
+def _enough_for_a_vote(vote: Vote, space: Space, participation: Participation) -> float:
+    """The largest variance with which unanimous clients are still likely to pick well.
+
+    Taken from a plain vote, in proportion to how far two answers lie apart.
+    """
+    candidates = space.count(vote.candidates, vote.sampling)
+    plain = TopVotes(candidates, min(vote.votes, candidates - 1))
+    enough = enough_noise(participation, candidates, plain.votes, LIKELY)
+    asked = sum(release.squared_distance for release in releases(vote.event(space, 1.0)))
+    return enough * asked / plain.release(1.0).squared_distance

@@ -17,13 +17,24 @@ from tacit.sgd import Weights
 from tacit.space import Config, Space
 
 
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """A released tally: what is counted, how often, and the variance of the noise in each count."""
+
+    candidates: tuple[Config, ...]
+    votes: IntArray
+    variance: float
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a tuner chose, from which candidates, and the sums it saw (if it saw any)."""
 
     config: Config
     candidates: tuple[Config, ...]
-    tally: IntArray | None = None
+    tally: Counts | None = None
+    run_off: Counts | None = None
+    """Of a second vote among few, if one was held."""
     note: str = ""
     """What whoever reads the choice should know about how it came about."""
     weights: Weights | None = None

@@ -8,10 +8,10 @@ as dropped, votes leave the clients masked (the authors' code sends them in clea
 are hidden.
 
 Beyond the paper, at the same epsilon and delta, each a choice of its own: ballots that rank
-(``borda``); a tally smoothed over the space (:mod:`tacit.smoothing`), where it shows structure at
-all; and a run-off, where a share of the budget is kept for a second vote among few. Its finalists
-come half from the smoothed and half from the plain tally, so that neither has to be right about the
-surface: the clients decide.
+(``borda``); a tally smoothed over the space (:mod:`tacit.smoothing`); and a run-off, where a share
+of the budget is kept for a second vote among few (:mod:`tacit.deciding`). Both votes are charged
+when they are held, and :meth:`Vote.event` composes both; where the tallies agree on the winner the
+second is not held, which the first one, already released, decides.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from typing import Literal
 
 import numpy as np
 
+from tacit.deciding import LEVEL, decided, final_winner, finalists, winner
 from tacit.federation import Federation, Sum
 from tacit.privacy.bounds import BordaVotes, TopVotes
 from tacit.privacy.events import Composed, Event
 from tacit.privacy.skellam import FloatArray
 from tacit.query import BALLOTS, Ballot
-from tacit.smoothing import MOST_CANDIDATES, Smoother, amplitudes
+from tacit.smoothing import MOST_CANDIDATES, Smoothed, Smoother, amplitudes
 from tacit.space import Config, Space
-from tacit.tuners.tuner import Outcome
+from tacit.tuners.tuner import Counts, Outcome
 
-LEVEL = 0.05
-"""At most so often structure is found where there is none."""
 _FINEST = 16
 
 
@@ -105,18 +104,22 @@ class Vote:
             federation.check(self.event(space, federation.variance))
         ballot = Ballot(candidates, self.votes, self.ballot, first.unit)
         opened = federation.sum(ballot, label="vote")
-        tally = opened.value.astype(np.float64) + rng.random(len(candidates)) / 2  # ties by lot
-        smoothed, structure = self._smoothed(space, candidates, opened, rng)
-        if final is None or self.run_off is None:
-            if smoothed is not None and structure is not None and structure <= LEVEL:
-                tally = smoothed
-            winner = candidates[int(np.argmax(tally))]
-            return Outcome(winner, candidates, opened.value, note=_note(structure))
-        places = finalists(tally, smoothed, self.run_off.finalists)
-        few = tuple(candidates[place] for place in places)
-        last = federation.sum(Ballot(few, self.run_off.votes, "top", final.unit), label="run-off")
-        winner = few[int(np.argmax(last.value + rng.random(len(few)) / 2))]
-        return Outcome(winner, candidates, opened.value, note=_run_off_note(structure, len(few)))
+        tally = opened.value + rng.random(len(candidates)) / 2  # ties by lot
+        smoothed = self._smoothed(space, candidates, opened, rng)
+        counts = Counts(candidates, opened.value, opened.variance)
+        if final is None or decided(tally, smoothed):
+            config = candidates[winner(tally, smoothed)]
+            return Outcome(config, candidates, tally=counts, note=_note(smoothed, tally))
+        few = tuple(candidates[place] for place in finalists(tally, smoothed, final.candidates))
+        last = federation.sum(Ballot(few, final.votes, "top", final.unit), label="run-off")
+        second = last.value + rng.random(len(few)) / 2
+        return Outcome(
+            few[final_winner(second, last.variance, smoothed)],
+            candidates,
+            tally=counts,
+            run_off=Counts(few, last.value, last.variance),
+            note=_run_off_note(smoothed, len(few)),
+        )
 
     def _bounds(self, count: int) -> tuple[TopVotes | BordaVotes, TopVotes | None]:
         """Of the first vote, and of the run-off; their units share the budget between them."""
@@ -147,40 +150,31 @@ class Vote:
         candidates: tuple[Config, ...],
         opened: Sum,
         rng: np.random.Generator,
-    ) -> tuple[FloatArray | None, float | None]:
-        """The smoothed tally, and how likely one without structure would look like it."""
+    ) -> Smoothed | None:
         count = len(candidates)
         if not self.smooth or not 3 <= count <= MOST_CANDIDATES or not opened.variance:
-            return None, None
+            return None
         weight = self.votes * (self.votes + 1) / 2 if self.ballot == "borda" else self.votes
         spread = amplitudes(weight * opened.answered, count)
         smoother = Smoother.of(space, candidates, self.votes)
         tally = opened.value.astype(np.float64)
-        chance = smoother.chance(tally, opened.variance, spread, rng)
-        return smoother.mean(tally[None], opened.variance, spread)[0], chance
+        return smoother.read(tally[None], opened.variance, spread, rng)[0]
 
 
-def finalists(tally: FloatArray, smoothed: FloatArray | None, count: int) -> list[int]:
-    """The best by the smoothed tally, half of them, and the best of the others by the plain one.
-
-    >>> finalists(np.array([9.0, 1.0, 5.0, 2.0]), np.array([1.0, 4.0, 3.0, 2.0]), 2)
-    [1, 0]
-    """
-    half = 0 if smoothed is None else (count + 1) // 2
-    found = [] if smoothed is None else list(map(int, np.argsort(-smoothed)[:half]))
-    others = [int(place) for place in np.argsort(-tally) if int(place) not in found]
-    return found + others[: count - half]
-
-
-def _note(structure: float | None) -> str:
-    if structure is None:
+def _note(smoothed: Smoothed | None, tally: FloatArray) -> str:
+    if smoothed is None:
         return ""
-    told = f"a tally without structure would look so structured in {structure:.1%} of cases"
-    if structure <= LEVEL:
-        return f"the tally was smoothed over the space: {told}"
-    return f"the plain tally decided, since it shows no clear structure: {told}"
+    if decided(tally, smoothed):
+        return f"the plain tally and the smoothed one have the same winner{_structure(smoothed)}"
+    if smoothed.chance <= LEVEL:
+        return f"the tally was smoothed over the space{_structure(smoothed)}"
+    return f"the plain tally decided, since it shows no clear structure{_structure(smoothed)}"
 
 
-def _run_off_note(structure: float | None, few: int) -> str:
-    told = "" if structure is None else f"; {_note(structure).split(': ')[-1]}"
+def _run_off_note(smoothed: Smoothed | None, few: int) -> str:
+    told = "" if smoothed is None else _structure(smoothed)
     return f"a run-off among {few} finalists decided{told}"
+
+
+def _structure(smoothed: Smoothed) -> str:
+    return f": a tally without structure would look like it in {smoothed.chance:.1%} of cases"

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tacit.deciding import LEVEL, decided, final_winner, finalists, winner
+from tacit.smoothing import Smoothed
+
+TALLY = np.array([0.0, 1.0, 2.0, 9.0, 8.0])
+PEAK_AT_0 = np.array([9.0, 8.0, 7.0, 0.0, 0.0])
+
+
+def test_the_smoothed_peak_wins_if_structure_is_clear_and_the_largest_count_otherwise() -> None:
+    assert winner(TALLY, None) == 3
+    assert winner(TALLY, Smoothed(PEAK_AT_0, LEVEL)) == 0
+    assert winner(TALLY, Smoothed(PEAK_AT_0, LEVEL + 0.01)) == 3
+
+
+def test_there_is_nothing_to_decide_where_both_have_the_same_winner() -> None:
+    assert decided(TALLY, Smoothed(TALLY / 2, 0.9))
+    assert not decided(TALLY, Smoothed(PEAK_AT_0, 0.01))
+    assert not decided(TALLY, None)
+
+
+def test_half_of_the_finalists_come_from_either_tally_and_none_twice() -> None:
+    assert finalists(TALLY, None, 3) == [3, 4, 2]
+    assert finalists(TALLY, Smoothed(PEAK_AT_0, 0.5), 3) == [0, 1, 3]
+    assert finalists(TALLY, Smoothed(TALLY, 0.5), 4) == [3, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "chance", "wins"),
+    [
+        ([10.0, 10.9], 0.0, 0),  # one deviation of a difference ahead, where structure is certain
+        ([10.0, 11.1], 0.0, 1),
+        ([10.0, 10.1], 0.5, 1),  # even
+        ([10.0, 9.1], 1.0, 1),  # behind, where nothing speaks for structure
+        ([10.0, 8.9], 1.0, 0),
+    ],
+)
+def test_a_smoothed_finalist_starts_ahead_by_what_the_first_tally_said(
+    counts: list[float], chance: float, wins: int
+) -> None:
+    assert final_winner(np.array(counts), 0.5, Smoothed(PEAK_AT_0, chance)) == wins
+
+
+def test_without_smoothing_the_counts_alone_decide() -> None:
+    assert final_winner(np.array([3.0, 4.0, 1.0]), 100.0, None) == 1
