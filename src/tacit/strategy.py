@@ -6,10 +6,12 @@ clients, the candidates, the budget and the surface. The first three are public,
 not known: so every kind of vote is held on a family of made-up surfaces, and the one that loses
 least on average is taken.
 
-*The family.* Two thirds of the surfaces are drawn from Gaussian processes over the candidates, with
-lengths from a fifth of an axis to twice its extent, squashed so that some are plateaus with cliffs;
-one third is rough, every candidate on its own. Clients see the surface with a deviation of their
-own of the same kind, and with noise of evaluation, small or large. What a pick loses is told in
+*The family.* Five of six surfaces are drawn from Gaussian processes over the candidates, with
+lengths from a fifth of an axis to twice its extent; the sixth is rough, every candidate on its own.
+All are squashed, gently or into plateaus with cliffs, so that between a twentieth and half of the
+candidates are good. Clients see a surface with a deviation of their own of the same kind, and with
+noise of evaluation, small or large, which is stronger for some candidates than for others: erratic
+settings look best to somebody, and a vote must not fall for them. What a pick loses is told in
 shares of the surface's range. Nothing here looks at data, so choosing costs no privacy.
 """
 
@@ -29,19 +31,21 @@ from tacit.smoothing import Smoothed, Smoother, amplitudes, places
 from tacit.space import Config, Space
 from tacit.tuners.voting import RunOff, Vote
 
-SURFACES = 96
+SURFACES, ROUGH = 120, 6
 MOST_CLIENTS, MOST_CANDIDATES = 100, 200
 RANKED = (3, 5, 10, 20)
-SECOND_OPINION = RunOff(2, 1, 0.9)
-"""Between the peak of the smoothed tally and the largest entry of the plain one."""
-RUN_OFFS = (RunOff(4, 1, 0.7), RunOff(6, 2, 0.6))
+RUN_OFF = RunOff(4, 1, 0.7)
+SECOND_OPINIONS = (RunOff(2, 1, 0.9), RunOff(4, 1, 0.8))
+"""Between the peaks of the smoothed tally and the largest entries of the plain one."""
 _SHUFFLES = 19
 """For the test of structure, in simulations; chances in steps of a twentieth will do there."""
 PUBLISHED_VOTES = 5
-_DEVIATIONS = (0.2, 0.6)
-"""Of clients from the common surface."""
-_EVALUATION = (0.1, 0.8)
-"""Noise of a client's own scores."""
+_STEEP = (1.0, 4.0, 12.0)
+_DEVIATIONS = (0.05, 0.2)
+"""Of clients from the common surface, in shares of its range."""
+_EVALUATION = (0.05, 0.3)
+"""Noise of a client's own scores, likewise, and how unequal it is among candidates."""
+_ERRATIC = 0.7
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Strategy:
     def why(self) -> str:
         """In two sentences."""
         return (
-            f"On {SURFACES} made-up surfaces, a third of them rough, {describe(self.vote)} lose "
+            f"On {SURFACES} made-up surfaces, a sixth of them rough, {describe(self.vote)} lose "
             f"{self.loss:.1%} of the range between the worst candidate and the best, and "
             f"{PUBLISHED_VOTES} plain votes {self.published:.1%}. Chosen from the number of "
             "clients and candidates and the budget alone, so it costs nothing."
@@ -114,13 +118,13 @@ def kinds(candidates: int) -> list[Vote]:
     published = Vote(min(PUBLISHED_VOTES, candidates - 1), candidates)
     ballots = [Vote(b, candidates, ballot="borda") for b in RANKED if b <= most]
     smooth = [replace(vote, smooth=True) for vote in ballots] if candidates >= 8 else []
-    finals = [run_off for run_off in RUN_OFFS if 2 * run_off.finalists <= candidates]
+    plain_run_offs = ballots if 2 * RUN_OFF.finalists <= candidates else []
     return [
         published,
         *ballots,
         *smooth,
-        *(replace(vote, run_off=final) for vote in ballots for final in finals),
-        *(replace(vote, run_off=SECOND_OPINION) for vote in smooth),
+        *(replace(vote, run_off=RUN_OFF) for vote in plain_run_offs),
+        *(replace(vote, run_off=final) for vote in smooth for final in SECOND_OPINIONS),
     ]
 
 
@@ -144,7 +148,7 @@ class Family:
         rng: np.random.Generator,
         surfaces: int = SURFACES,
     ) -> Family:
-        """So many surfaces, every third of them rough."""
+        """So many surfaces, every sixth of them rough."""
         columns, ordered = places(space, candidates)
         apart = columns[:, None, :] - columns[None, :, :]
         squares = np.where(ordered, apart**2, apart != 0)
@@ -152,17 +156,19 @@ class Family:
         ranks = np.empty((surfaces, clients, len(candidates)), np.int64)
         for number in range(surfaces):
             root = np.eye(len(candidates))
-            if number % 3:
+            if number % ROUGH:
                 lengths = np.exp(rng.uniform(math.log(0.2), math.log(2.0), columns.shape[1]))
                 kernel = np.exp(-0.5 * squares @ (1 / lengths**2))
                 root = np.linalg.cholesky(kernel + 1e-6 * np.eye(len(candidates)))
-            surface = root @ rng.normal(size=len(candidates))
-            own = rng.choice(_DEVIATIONS) * rng.normal(size=(clients, len(candidates))) @ root.T
-            noise = rng.choice(_EVALUATION) * rng.normal(size=own.shape)
-            ranks[number] = np.argsort(np.argsort(-(surface + own + noise), axis=1), axis=1)
-            squashed = 1 / (1 + np.exp(-rng.choice([0.5, 4.0]) * surface))
+            surface, erratic = rng.normal(size=(2, len(candidates))) @ root.T
+            surface = surface - np.quantile(surface, rng.uniform(0.5, 0.95))
+            squashed = 1 / (1 + np.exp(-rng.choice(_STEEP) * surface))
             low, high = squashed.min(), squashed.max()
             values[number] = (squashed - low) / (high - low)
+            own = rng.choice(_DEVIATIONS) * rng.normal(size=(clients, len(candidates))) @ root.T
+            noise = rng.choice(_EVALUATION) * np.exp(_ERRATIC * erratic)
+            seen = values[number] + own + noise * rng.normal(size=own.shape)
+            ranks[number] = np.argsort(np.argsort(-seen, axis=1), axis=1)
         return cls(space, candidates, values, ranks)
 
     def loss(self, vote: Vote, participation: Participation, budget: Budget) -> float:
