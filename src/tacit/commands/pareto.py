@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -100,6 +101,10 @@ def suggest(
 
     Example: tacit pareto suggest tacit-runs/adult --epsilon 0.7
     """
+    for name, wish, most in (("epsilon", epsilon, math.inf), ("accuracy", accuracy, 1.0)):
+        if wish is not None and not 0 < wish <= most:
+            upper = "" if math.isinf(most) else f", up to {most:g}"
+            raise ValueError(f"--{name} is {wish:g}; allowed is a number above 0{upper}")
     error = None if accuracy is None else 1 - accuracy
     found = pareto_job.suggest(folder, epsilon=epsilon, error=error)
     if as_json:
