@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import tomllib
@@ -58,6 +59,18 @@ def test_plan_speaks_plainly_and_warns_where_the_chance_is_poor() -> None:
     assert "45 honest clients suffice" in fine.stdout
     assert "Warning" not in fine.stdout
     assert "Warning" in poor.stdout
+
+
+def test_without_a_number_of_votes_the_planner_chooses_and_says_why() -> None:
+    flags = [p for key, value in PLAN.items() if key != "votes" for p in (f"--{key}", value)]
+    told = " ".join(tacit("plan", *flags).stdout.split())
+    found = document(tacit("plan", *flags, "--json"))
+    assert found["why"] in told
+    assert f"rank {found['vote']['votes']}" in told
+    assert found["loss"] < found["published"]
+    poor = " ".join(tacit("plan", *flags, "--clients", 10).stdout.split())
+    assert "have more clients, a larger epsilon or fewer candidates" in poor
+    assert "--candidates is missing" in tacit("plan", *flags[4:], "--clients", 50).stderr
 
 
 @pytest.mark.parametrize(
@@ -233,7 +246,9 @@ def test_tune_fills_its_folder_and_prints_the_promised_json(tmp_path: Path) -> N
     assert plan["search"]["seed"] == 7
     assert plan["federation"]["clients"] == 12
     extract = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert [line["label"] for line in extract["lines"]] == ["vote"]
+    labels = [line["label"] for line in extract["lines"]]
+    assert labels == (["vote"] if found["run_off"] is None else ["vote", "run-off"])
+    assert plan["search"]["ballot"] in ("published", "borda")
     assert "</html>" in (tmp_path / "run" / "report.html").read_text()
     assert (tmp_path / "run" / "model.npz").exists()
 
@@ -280,7 +295,7 @@ def test_a_named_federation_cannot_spend_twice(
     assert tacit("tune", *named, "--out", tmp_path / "first").returncode == 0
     second = tacit("tune", *named, "--out", tmp_path / "second")
     assert second.returncode == 2
-    assert "'vote' would bring epsilon to" in second.stderr
+    assert re.search("'(vote|all questions of this run)' would bring epsilon to", second.stderr)
 
 
 @pytest.mark.parametrize("method", ["random-guess", "opt", "combine", "flora"])

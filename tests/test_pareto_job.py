@@ -67,10 +67,10 @@ def test_a_front_is_searched_shown_and_read(tmp_path: Path) -> None:
         suggest(out, epsilon=1e-4, error=None)
     shown = tacit("pareto", "suggest", out, "--epsilon", 5)
     assert "with 95 % probability" in " ".join(shown.stdout.split())
-    for wish, allowed in (("--accuracy", "above 0, up to 1"), ("--epsilon", "above 0")):
+    for option, allowed in (("--accuracy", "above 0, up to 1"), ("--epsilon", "above 0")):
         for wrong in (-1, 0, "nan"):
-            told = refusal(tacit("pareto", "suggest", out, wish, wrong))
-            assert f"{wish} is {wrong}; allowed is a number {allowed}" in told
+            told = refusal(tacit("pareto", "suggest", out, option, wrong))
+            assert f"{option} is {wrong}; allowed is a number {allowed}" in told
     assert "--accuracy is 2" in refusal(tacit("pareto", "suggest", out, "--accuracy", 2))
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tacit.plan import load_plan, read_plan
+from tacit.plan import load_plan, participation_of, read_plan, settled, voting, with_vote
 from tacit.space import Choice, Float
+from tacit.tuners.voting import RunOff, Vote
 
 
 def test_the_default_plan_is_the_main_job() -> None:
@@ -17,7 +18,8 @@ def test_the_default_plan_is_the_main_job() -> None:
         "dirichlet",
         5.0,
     )
-    assert (plan.search.method, plan.search.candidates, plan.search.votes) == ("vote", 100, 5)
+    assert (plan.search.method, plan.search.candidates) == ("vote", 100)
+    assert (plan.search.ballot, plan.search.votes) == ("auto", 0)
     assert (plan.privacy.epsilon, plan.privacy.delta) == (1.0, 1e-5)
     assert plan.task.data == "digits"
     assert plan.space.dimensions["learning_rate"] == Float(1e-4, 1.0, log=True)
@@ -48,9 +50,12 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
     [
         ("search.vote=5", "search.vote is not a key; allowed are method, candidates, sampling"),
         ("serach.votes=5", r"\[serach\] is not a section; allowed are task, space, search"),
-        ("search.votes=five", "search.votes is 'five'; allowed is a whole number from 1"),
-        ("search.votes=5.0", "search.votes is 5.0; allowed is a whole number from 1"),
-        ("search.votes=0", "search.votes is 0; allowed is a whole number from 1"),
+        ("search.votes=five", "search.votes is 'five'; allowed is a whole number from 0"),
+        ("search.votes=5.0", "search.votes is 5.0; allowed is a whole number from 0"),
+        ("search.votes=-1", "search.votes is -1; allowed is a whole number from 0"),
+        ("search.ballot=range", "search.ballot is 'range'; allowed is 'auto' or 'published' or"),
+        ("search.smooth=true", "search.ballot is 'auto', search.smooth True and .* name a ballot"),
+        ("search.finalists=4", "search.finalists 4; allowed with it are false and 0"),
         ("search.votes=true", "search.votes is True; allowed is a whole number"),
         ("search.votes=100", "search.votes is 100 of 100 candidates; allowed is 1 to 99"),
         ("search.method=borda", "search.method is 'borda'; allowed is 'vote' or 'combine'"),
@@ -155,3 +160,58 @@ def test_the_servers_hyperparameters_can_be_tuned_alone_or_all_of_them_with_opt(
     assert "server_momentum" in load_plan(None, fixed).space.dimensions
     both = ["search.method=opt", "privacy.epsilon=inf", "space.server_momentum={low=0.0, high=0.9}"]
     assert "momentum" in load_plan(None, both).space.dimensions
+
+
+# Which vote is held
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["search.ballot=borda", "search.votes=51"], "ranked is 51 of 100 candidates; allowed"),
+        (["search.ballot=top", "search.finalists=1"], "finalists is 1; allowed are at least 2"),
+        (["search.ballot=top", "search.finalists=100"], "found 100 finalists of 100 candidates"),
+        (["search.ballot=published", "search.smooth=true"], "search.ballot is 'published'"),
+    ],
+)
+def test_votes_that_cannot_be_held_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_plan(None, changes)
+
+
+def test_published_is_the_papers_vote() -> None:
+    plan = load_plan(None, ["search.ballot=published"])
+    assert voting(plan) == Vote(5, 100, "sobol")
+    assert settled(plan, participation_of(plan)) == (plan, None)
+
+
+def test_what_is_left_to_us_is_settled_once_and_says_so_in_the_plan() -> None:
+    plan = load_plan(None, ["privacy.epsilon=0.5"])
+    with pytest.raises(ValueError, match="which vote is held was not decided yet"):
+        voting(plan)
+    found, strategy = settled(plan, participation_of(plan))
+    assert strategy is not None
+    assert voting(found) == strategy.vote
+    assert settled(found, participation_of(found)) == (found, None)
+    assert read_plan(tomllib.loads(found.to_toml())) == found
+    assert voting(settled(plan, participation_of(plan))[0]) == strategy.vote
+
+
+def test_a_wished_number_of_votes_is_kept() -> None:
+    plan = load_plan(None, ["search.votes=7"])
+    found, strategy = settled(plan, participation_of(plan))
+    assert strategy is not None
+    assert found.search.votes == strategy.vote.votes == 7
+
+
+@pytest.mark.parametrize(
+    "vote",
+    [
+        Vote(5),
+        Vote(10, ballot="borda"),
+        Vote(3, smooth=True),
+        Vote(20, ballot="borda", smooth=True, run_off=RunOff(4, 0.2)),
+    ],
+)
+def test_every_vote_can_be_written_in_a_plan(vote: Vote) -> None:
+    assert voting(with_vote(load_plan(None, []), vote)) == vote

@@ -61,7 +61,7 @@ def test_tallies_are_the_ballots_of_all_clients(family: Family) -> None:
 
 
 def test_what_is_chosen_beats_the_published_vote_and_says_why() -> None:
-    found = choose(GRID, 100, "grid", Participation(50), Budget(0.5, 1e-5))
+    found = choose(GRID, Participation(50), Budget(0.5, 1e-5), 100, "grid")
     assert found.loss < 0.7 * found.published
     assert found.vote.candidates == 100
     assert found.vote.sampling == "grid"
@@ -71,5 +71,5 @@ def test_what_is_chosen_beats_the_published_vote_and_says_why() -> None:
 
 def test_the_same_numbers_choose_the_same() -> None:
     space = Space({"net": Choice(["a", "b", "c", "d"])})
-    one, other = (choose(space, 4, "grid", Participation(9), Budget(1.0, 1e-5)) for _ in "ab")
+    one, other = (choose(space, Participation(9), Budget(1.0, 1e-5), 4, "grid") for _ in "ab")
     assert one == other

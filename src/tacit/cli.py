@@ -20,7 +20,14 @@ from tacit.commands import bench, data, ledger, pareto, price, roster, tables
 from tacit.commands.options import AsJson, DataDir, whole
 from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
 from tacit.files import json_text
-from tacit.plan import TRAINING_METHODS, Plan, load_plan, plan_in
+from tacit.plan import (
+    TRAINING_METHODS,
+    Plan,
+    load_plan,
+    participation_of,
+    plan_in,
+    settled,
+)
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.result import Result
 from tacit.secure.protocol import SpoiledSum, TooFewClients
@@ -126,8 +133,9 @@ def tune(
     planned = load_plan(plan_file, chosen) if resume is None else plan_in(resume)
     fresh = Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
     folder = resume or out or fresh
+    planned, strategy = settled(planned, participation_of(planned))
     if not as_json:
-        print_outlook(planned)
+        print_outlook(planned, strategy)
         if planned.training.private or planned.search.method in TRAINING_METHODS:
             from tacit.job import method_of
 

@@ -22,7 +22,7 @@ from tacit.dp_training import Recipe
 from tacit.federation import Federation, Progress, Watch, local_federation, lone_holder
 from tacit.files import write_whole
 from tacit.journal import Journal, resident_megabytes
-from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining
+from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining, participation_of, settled, voting
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -89,6 +89,7 @@ class Parts:
     @classmethod
     def of(cls, plan: Plan, out: Path) -> Parts:
         """Everything that can be refused is refused here."""
+        plan, _ = settled(plan, participation_of(plan))
         dataset = dataset_of(plan)
         task = task_of(plan, dataset)
         budget = Budget(plan.privacy.epsilon, plan.privacy.delta)
@@ -134,7 +135,7 @@ def carry_out(
 ) -> Result:
     """Choose, train with the choice, report; ``federate`` says on which engine."""
     parts = Parts.of(plan, out)
-    budget, method, task = parts.budget, parts.method, parts.task
+    plan, budget, method, task = parts.plan, parts.budget, parts.method, parts.task
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PLAN, plan.to_toml())
     federation = federate(parts)
@@ -251,8 +252,9 @@ def chooser(plan: Plan, network: TorchTask) -> Tuner:
         return combined
     if search.method in TRAINING_METHODS:
         return training_tuner(plan, network)
+    if search.method == Vote.name:
+        return voting(plan)
     methods: dict[str, Tuner] = {
-        "vote": Vote(search.votes, search.candidates, search.sampling),
         "random-guess": RandomGuess(search.candidates, search.sampling),
         "opt": Opt(
             network.initial,
@@ -384,12 +386,6 @@ def method_of(plan: Plan) -> Tuner:
     """The method of a plan, before anybody is asked."""
     dataset = dataset_of(plan)
     return tuner(plan, task_of(plan, dataset), dataset)
-
-
-def participation_of(plan: Plan) -> Participation:
-    """Who takes part in a plan, and how many of them may fail or betray."""
-    privacy = plan.privacy
-    return Participation(plan.federation.clients, privacy.dropout, privacy.colluding)
 
 
 def _save_model(weights: Weights, task: TorchTask, network: Config, path: Path) -> None:

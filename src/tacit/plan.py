@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,16 @@ from tacit.dp_training import OPTIMISERS
 from tacit.halving import LOCAL_SEARCHES
 from tacit.local_search import SAMPLERS
 from tacit.networks import NETWORKS
-from tacit.privacy.accounting import LARGEST_DELTA, LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
+from tacit.privacy.accounting import (
+    LARGEST_DELTA,
+    LARGEST_EPSILON,
+    LEAST_DELTA,
+    LEAST_EPSILON,
+    Budget,
+)
+from tacit.privacy.mechanisms import Participation
 from tacit.privacy.selection import SHAPES
+from tacit.query import BALLOTS, BORDA, TOP
 from tacit.rules import ARCHITECTURE_HYPERPARAMETERS
 from tacit.settings import (
     changed_table,
@@ -34,12 +42,14 @@ from tacit.settings import (
 )
 from tacit.sgd import METRICS, SERVER_HYPERPARAMETERS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
+from tacit.strategy import Strategy, choose
 from tacit.tuners.combine import STRATEGIES, Combine
 from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.modes import MODES, PRIVATE, RECORD, WHILE_TRAINING
 from tacit.tuners.selection import MODES as SELECTION_MODES
 from tacit.tuners.selection import TUNABLE
 from tacit.tuners.tuner import Tuner
+from tacit.tuners.voting import RunOff, Vote
 
 PLAN = "plan.toml"
 """The plan as run, in the folder of a run."""
@@ -48,6 +58,9 @@ TRAINING_METHODS = ("bandit", "feathers", "feathers-published", "darts", "fedex"
 METHODS = ("vote", "combine", "flora", "selection", "random-guess", "opt", *TRAINING_METHODS)
 ALL_MODES = tuple(dict.fromkeys((*MODES, *WHILE_TRAINING, *SELECTION_MODES)))
 DENSE, CELLS = "dense", "cells"
+AUTO, PUBLISHED = "auto", "published"
+BALLOT_WORDS = (AUTO, PUBLISHED, *BALLOTS)
+PUBLISHED_VOTES = 5
 FACTORS = ("authors", "printed")
 SECURE_SUMS = ("masks", "encrypted", "plain")
 ENGINES = ("local", "flower-simulation")
@@ -82,7 +95,11 @@ class Search:
     method: str = one_of("vote", METHODS)
     candidates: int = whole(100, 2, 1_000_000)
     sampling: str = one_of("sobol", SAMPLERS)
-    votes: int = whole(5, 1, 1_000_000)
+    ballot: str = one_of("auto", BALLOT_WORDS)
+    votes: int = whole(0, 0, 1_000_000)
+    smooth: bool = flag(False)
+    finalists: int = whole(0, 0, 1_000_000)
+    final_share: float = number(0.2, 0.01, 0.9)
     local: str = one_of("full", LOCAL_SEARCHES)
     mode: str = one_of("dp", ALL_MODES)
     strategy: str = one_of("dbscan", STRATEGIES)
@@ -182,8 +199,9 @@ class Plan:
     >>> read_plan({"search": {"vote": 3}})
     Traceback (most recent call last):
         ...
-    ValueError: search.vote is not a key; allowed are method, candidates, sampling, votes, \
-local, mode, strategy, points, min_points, surface, clip, seed
+    ValueError: search.vote is not a key; allowed are method, candidates, sampling, ballot, \
+votes, smooth, finalists, final_share, local, mode, strategy, points, min_points, surface, clip, \
+seed
     >>> read_plan({"privacy": {"delta": "small"}})
     Traceback (most recent call last):
         ...
@@ -287,6 +305,62 @@ def combining(plan: Plan) -> Tuner | None:
     return None
 
 
+def voting(plan: Plan) -> Vote:
+    """The vote of a plan that says which one is held.
+
+    >>> voting(read_plan({"search": {"ballot": "borda", "votes": 10, "finalists": 2}})).run_off
+    RunOff(finalists=2, share=0.2)
+    """
+    search = plan.search
+    if search.ballot == AUTO:
+        raise ValueError("which vote is held was not decided yet: see settled()")
+    return Vote(
+        search.votes or PUBLISHED_VOTES,
+        search.candidates,
+        search.sampling,
+        BORDA if search.ballot == BORDA else TOP,
+        search.smooth,
+        RunOff(search.finalists, search.final_share) if search.finalists else None,
+    )
+
+
+def with_vote(plan: Plan, vote: Vote) -> Plan:
+    """A plan that holds this vote."""
+    final = vote.run_off or RunOff(share=plan.search.final_share)
+    search = replace(
+        plan.search,
+        ballot=PUBLISHED if vote.plain else vote.ballot,
+        votes=vote.votes,
+        smooth=vote.smooth,
+        finalists=final.finalists if vote.run_off else 0,
+        final_share=final.share,
+    )
+    return replace(plan, search=search)
+
+
+def participation_of(plan: Plan) -> Participation:
+    """Who takes part in a plan, and how many of them may fail or betray."""
+    privacy = plan.privacy
+    return Participation(plan.federation.clients, privacy.dropout, privacy.colluding)
+
+
+def settled(plan: Plan, participation: Participation) -> tuple[Plan, Strategy | None]:
+    """The plan with the vote that is held, and how that was chosen, where it was left to us.
+
+    Public numbers alone decide, so that a plan settled twice is the same. Where one budget is for
+    the training too, half of its epsilon is taken for the vote's.
+    """
+    search, terms = plan.search, plan.privacy
+    if search.method != Vote.name or search.ballot != AUTO:
+        return plan, None
+    epsilon = terms.epsilon / 2 if plan.training.private else terms.epsilon
+    budget = Budget(max(epsilon, LEAST_EPSILON), terms.delta)
+    found = choose(
+        plan.space, participation, budget, search.candidates, search.sampling, search.votes
+    )
+    return with_vote(plan, found.vote), found
+
+
 def _check_combining(plan: Plan) -> None:
     search, privacy, secure = plan.search, plan.privacy, plan.federation.secure
     try:
@@ -312,12 +386,24 @@ def _check_combining(plan: Plan) -> None:
 
 
 def _check_vote(plan: Plan) -> None:
-    candidates = plan.space.count(plan.search.candidates, plan.search.sampling)
-    if not plan.search.votes < candidates:
+    search = plan.search
+    candidates = plan.space.count(search.candidates, search.sampling)
+    if not search.votes < candidates:
         raise ValueError(
-            f"search.votes is {plan.search.votes} of {candidates} candidates; allowed is 1 to "
-            f"{candidates - 1}"
+            f"search.votes is {search.votes} of {candidates} candidates; allowed is 1 to "
+            f"{candidates - 1}, or 0 for a number that fits"
         )
+    if search.ballot in (AUTO, PUBLISHED) and (search.smooth or search.finalists):
+        raise ValueError(
+            f"search.ballot is {search.ballot!r}, search.smooth {search.smooth} and "
+            f"search.finalists {search.finalists}; allowed with it are false and 0: name a ballot, "
+            f"{TOP!r} or {BORDA!r}, to have them your way"
+        )
+    if search.ballot != AUTO:
+        try:
+            voting(plan).event(plan.space, 1.0)
+        except ValueError as error:
+            raise ValueError(f"search: {error}") from None
     if math.isinf(plan.privacy.epsilon):
         raise ValueError(
             "privacy.epsilon is inf; allowed with search.method 'vote' is a number from "

@@ -8,7 +8,7 @@ the choice covers.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -51,7 +51,9 @@ class SumQuery(Protocol):
         """One client's answer, without noise."""
 
 
-TOP, BORDA = BALLOTS = ("top", "borda")
+TOP: Final = "top"
+BORDA: Final = "borda"
+BALLOTS = (TOP, BORDA)
 
 
 class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):

@@ -25,7 +25,7 @@ from rich.table import Table
 from tacit.federation import RoundNote
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
-from tacit.plan import combining
+from tacit.plan import combining, voting
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import Ledger, line_json
 from tacit.privacy.mechanisms import Participation
@@ -40,6 +40,7 @@ from tacit.privacy.planner import (
 from tacit.privacy.planner import plan as make_plan
 from tacit.privacy.selection import SelectionPlan
 from tacit.result import Result
+from tacit.strategy import POOR_LOSS, Strategy, describe
 from tacit.tuners.combine import Combine
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import TrainsPrivately, Tuner, noise_for
@@ -263,8 +264,8 @@ LOUD = 0.1
 _WITHOUT_CANDIDATES = ("adaptive", "darts")
 
 
-def print_outlook(planned: RunPlan) -> None:
-    """What a run is about to do, and whether it can work."""
+def print_outlook(planned: RunPlan, strategy: Strategy | None = None) -> None:
+    """What a run is about to do, how its vote was chosen, and whether it can work."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
     console = Console(highlight=False)
     who = f"{clients} clients, {planned.task.data}, {planned.federation.partition}"
@@ -279,18 +280,27 @@ def print_outlook(planned: RunPlan) -> None:
         _print_combining(console, planned, combined)
     if search.method != "vote":
         return
+    vote = voting(planned)
+    if strategy is not None:
+        console.print(strategy.why)
+        if strategy.loss > POOR_LOSS:
+            console.print(f"[yellow]Warning:[/yellow] {strategy.warning}")
     if planned.training.private:
+        return
+    price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, replace-one)"
+    if not vote.plain:
+        console.print(price if strategy else f"{describe(vote)}, {price}")
         return
     candidates = planned.space.count(search.candidates, search.sampling)
     priced = make_plan(
         Participation(clients, terms.dropout, terms.colluding),
         candidates,
-        search.votes,
+        vote.votes,
         Budget(terms.epsilon, terms.delta),
     )
     console.print(
-        f"{search.votes} votes each, ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, "
-        f"replace-one); if all agree, a good candidate wins {percent(priced.success)} of the time"
+        f"{vote.votes} votes each, {price}; if all agree, a good candidate wins "
+        f"{percent(priced.success)} of the time"
     )
     warn_if_poor(console, priced)
 
@@ -314,12 +324,13 @@ def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
         )
     else:
         console.print(f"mode {search.mode}, {price} for choice and training together")
-    if search.method == "vote":
+    if search.method == "vote" and voting(planned).plain:
+        votes = voting(planned).votes
         candidates = planned.space.count(search.candidates, search.sampling)
-        good, bad = unanimous_votes(clients, candidates, search.votes, search.votes)
+        good, bad = unanimous_votes(clients, candidates, votes, votes)
         sigma = math.sqrt(variance * clients / participation.guaranteed)
         console.print(
-            f"{search.votes} votes each: if all agree, a good candidate wins "
+            f"{votes} votes each: if all agree, a good candidate wins "
             f"{percent(chance_of_good([good], [bad], sigma))} of the time"
         )
     noise = 0.0

@@ -45,11 +45,11 @@ from tacit.result import (
 from tacit.secure.graph import COMPLETE_UP_TO
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
 from tacit.space import Config, Dimension, Space, as_space
+from tacit.strategy import choose
 from tacit.task import Client, as_client
 from tacit.tuners.modes import RECORD
 from tacit.tuners.selection import Selection
 from tacit.tuners.tuner import Counts, Outcome, Tuner, noise_for
-from tacit.tuners.voting import Vote
 
 SKELLAM, SAMPLED = "skellam", "sampled gaussian"
 MECHANISMS = {
@@ -85,7 +85,7 @@ def tune(
     >>> from tacit.space import Float
     >>> tastes = np.linspace(0.4, 0.6, 40)
     >>> clients = [lambda config, taste=taste: (config["x"] - taste) ** 2 for taste in tastes]
-    >>> result = tune(clients, {"x": Float(0.0, 1.0)}, Vote(votes=3, candidates=16), seed=1)
+    >>> result = tune(clients, {"x": Float(0.0, 1.0)}, seed=1)
     >>> bool(0.2 < result.config["x"] < 0.8), result.privacy.epsilon <= 1.0
     (True, True)
 
@@ -93,7 +93,7 @@ def tune(
         clients: objects with ``score(config)``, lower is better, or plain functions; none for a
             :class:`~tacit.tuners.selection.Selection`.
         space: what to tune, as a :class:`Space` or a mapping of names to Float, Int and Choice.
-        method: how to choose; default: :class:`Vote` with its defaults.
+        method: how to choose; default: the vote that :func:`tacit.strategy.choose` picks.
         budget: the most this call may spend; default: epsilon 1, delta 1e-5.
         dropout: the fraction of clients that may drop out.
         colluding: the fraction of clients that may tell the server their noise.
@@ -103,9 +103,12 @@ def tune(
         progress: called with a stage, clients done and clients in all.
     """
     wanted = as_space(space)
-    chosen = Vote() if method is None else method
     allowed = Budget(1.0, 1e-5) if budget is None else budget
     members = [as_client(client) for client in clients]
+    chosen = method
+    if chosen is None:
+        participation = Participation(len(members), dropout, colluding)
+        chosen = choose(wanted, participation, allowed).vote
     alone = isinstance(chosen, Selection)
     if alone and members:
         raise ValueError(

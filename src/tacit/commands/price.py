@@ -9,11 +9,13 @@ import typer
 from rich.console import Console
 
 from tacit.commands.options import AsJson, Colluding, Delta, Dropout, Epsilon, number, whole
+from tacit.plan import load_plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import plan as vote_plan
 from tacit.privacy.planner import reward_plan
 from tacit.privacy.selection import SHAPES, Runs, selection_plan
+from tacit.strategy import POOR_LOSS, choose
 from tacit.terminal import (
     plan_table,
     print_json,
@@ -46,7 +48,10 @@ def plan(
     votes: Annotated[
         int | None,
         typer.Option(
-            parser=whole, metavar="N", help="Vote: how many candidates a client votes for."
+            parser=whole,
+            metavar="N",
+            help="Vote: how many candidates a client votes for, as published; default: the kind of "
+            "vote is chosen.",
         ),
     ] = None,
     good: Annotated[
@@ -94,6 +99,8 @@ def plan(
 
     Example: tacit plan --clients 50 --candidates 100 --votes 5 --epsilon 1 --delta 1e-5
 
+    Example: tacit plan --clients 50 --candidates 100 --epsilon 0.5 --delta 1e-5
+
     Example: tacit plan --method feathers --clients 100 --rounds 20 --epsilon 3 --delta 1e-5
 
     Example: tacit plan --method selection --mean-runs 10 --epsilon 2 --delta 1e-5
@@ -129,10 +136,11 @@ def plan(
         else:
             print_reward_plan(console, priced, participation, budget, reward_share)
         return
-    if candidates is None or votes is None:
-        raise ValueError(
-            f"--candidates is {candidates} and --votes {votes}; a vote needs both as whole numbers"
-        )
+    if candidates is None:
+        raise ValueError("--candidates is missing; a vote needs a whole number of them")
+    if votes is None:
+        _plan_chosen_vote(console, participation, candidates, budget, terms if as_json else None)
+        return
     planned = vote_plan(participation, candidates, votes, budget, good)
     if as_json:
         print_json({"privacy": terms, **asdict(planned)})
@@ -144,3 +152,27 @@ def plan(
     console.print(plan_table(planned, participation, good or votes))
     if warn_if_poor(console, planned) and planned.recommended_votes != votes:
         console.print(f"Votes a client: better {planned.recommended_votes} than {votes} here.")
+
+
+def _plan_chosen_vote(
+    console: Console,
+    participation: Participation,
+    candidates: int,
+    budget: Budget,
+    terms: dict[str, Any] | None,
+) -> None:
+    """The vote that a run with these numbers would hold, on the default space."""
+    space = load_plan(None, ()).space
+    found = choose(space, participation, budget, candidates)
+    if terms is not None:
+        told = {"vote": asdict(found.vote), "loss": found.loss, "published": found.published}
+        print_json({"privacy": terms, **told, "why": found.why})
+        return
+    console.print(
+        f"[bold]A private vote[/bold]: {participation.clients} clients, {candidates} candidates, "
+        f"ε = {budget.epsilon:g}, δ = {budget.delta:g} (per client, replace-one)"
+    )
+    console.print(found.why)
+    if found.loss > POOR_LOSS:
+        console.print(f"[yellow]Warning:[/yellow] {found.warning}")
+    console.print(f"For {', '.join(space.dimensions)} as in a plan without a space of its own.")

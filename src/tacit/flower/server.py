@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tacit.federation import Federation, RoundNote, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
-from tacit.plan import Plan, combining, read_plan
+from tacit.plan import Plan, combining, read_plan, settled, voting
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
@@ -42,6 +42,7 @@ from tacit.secure.protocol import HIDING, TooFewClients
 from tacit.secure.roster import Roster
 from tacit.settings import read_table, with_value
 from tacit.space import Dimension, Space, as_space
+from tacit.strategy import POOR_LOSS, Strategy
 from tacit.tuners.modes import RECORD
 from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
@@ -95,27 +96,31 @@ def tune(
     search = settings.plan.search
     check_engine(settings.plan)
     chosen = method or combining(settings.plan)
-    if chosen is None:
-        if search.method != Vote.name:
-            raise ValueError(
-                f"search.method is {search.method!r}; allowed here is 'vote', 'combine' or "
-                "'flora': give another method to tune() itself"
-            )
-        chosen = Vote(search.votes, search.candidates, search.sampling)
-    run = settings.resume or run_name(chosen)
+    if chosen is None and search.method != Vote.name:
+        raise ValueError(
+            f"search.method is {search.method!r}; allowed here is 'vote', 'combine' or 'flora': "
+            "give another method to tune() itself"
+        )
+    run = settings.resume or run_name(chosen or Vote())
     folder = settings.folder(run)
     federation = settings.federation(grid, allowed, run, folder)
+    planned, strategy = settings.plan, None
+    if chosen is None:
+        terms = replace(terms, epsilon=allowed.epsilon, delta=allowed.delta)
+        planned = replace(planned, space=wanted, privacy=terms)
+        planned, strategy = settled(planned, federation.participation)
+        chosen = voting(planned)
     federation.variance = noise_for(chosen, wanted, allowed)
     federation.record_level = getattr(chosen, "mode", "") == RECORD
     federation.watch = log_round
     log(INFO, "tacit: run %s, results go to %s", run, folder)
-    _log_chance(chosen, wanted, allowed, federation.participation)
+    _log_chance(chosen, strategy, wanted, allowed, federation.participation)
     try:
         outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
     finally:
         _log_refusals(federation.channel)
     result = conclude(chosen, outcome, federation, allowed)
-    write_run(result, settings.plan.to_toml(), folder)
+    write_run(result, planned.to_toml(), folder)
     log(
         INFO,
         "tacit: chose %s; epsilon %.4g of %g",
@@ -292,9 +297,18 @@ class Progress:
             log(INFO, "tacit: %s: %d of %d nodes answered, %.0f s", stage, answered, asked, seconds)
 
 
-def _log_chance(method: Tuner, space: Space, budget: Budget, participation: Participation) -> None:
+def _log_chance(
+    method: Tuner,
+    strategy: Strategy | None,
+    space: Space,
+    budget: Budget,
+    participation: Participation,
+) -> None:
     """Say how likely a vote of so many clients picks well, before anything is spent."""
-    if isinstance(method, Vote):
+    if strategy is not None:
+        poor = strategy.loss > POOR_LOSS
+        log(WARNING if poor else INFO, "tacit: %s", strategy.warning if poor else strategy.why)
+    elif isinstance(method, Vote) and method.plain:
         candidates = space.count(method.candidates, method.sampling)
         priced = price(participation, candidates, method.votes, budget)
         chance = f"if all agree, a good candidate wins {percent(priced.success)} of the time"

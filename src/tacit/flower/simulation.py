@@ -55,6 +55,7 @@ def run(
     check_folder(out, resume=resume)
     check_engine(plan)
     parts = Parts.of(plan, out)  # refuses what cannot be run before any process is started
+    plan = parts.plan
     flower = (out / "flower").resolve()
     app = write_app(
         flower / "app",

@@ -38,24 +38,19 @@ _FINEST = 16
 
 @dataclass(frozen=True)
 class RunOff:
-    """A second vote among a few finalists of the first.
+    """A second vote among a few finalists of the first, where everybody has one vote.
 
     Args:
         finalists: how many; half of them, rounded up, by the smoothed tally where it is smoothed.
-        votes: a client's, among them.
-        share: of the budget, for the first vote.
+        share: of the budget, for this vote; the first one has the rest.
     """
 
     finalists: int = 4
-    votes: int = 1
-    share: float = 0.7
+    share: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.finalists < 2 or not 1 <= self.votes <= self.finalists // 2:
-            raise ValueError(
-                f"found {self.finalists} finalists and {self.votes} votes; allowed are at least 2 "
-                "finalists, and votes for up to half of them"
-            )
+        if self.finalists < 2:
+            raise ValueError(f"finalists is {self.finalists}; allowed are at least 2")
         if not 0 < self.share < 1:
             raise ValueError(f"share is {self.share!r}; allowed is a number between 0 and 1")
 
@@ -89,6 +84,11 @@ class Vote:
     def __post_init__(self) -> None:
         if self.ballot not in BALLOTS:
             raise ValueError(f"ballot is {self.ballot!r}; allowed are {' and '.join(BALLOTS)}")
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the published vote: one vote for each of some, and the most votes win."""
+        return (self.ballot, self.smooth, self.run_off) == ("top", False, None)
 
     def event(self, space: Space, variance: float) -> Event:
         count = space.count(self.candidates, self.sampling)
@@ -131,17 +131,17 @@ class Vote:
             raise ValueError(
                 f"found {self.run_off.finalists} finalists of {count} candidates; allowed are fewer"
             )
-        final = TopVotes(self.run_off.finalists, self.run_off.votes)
+        final = TopVotes(self.run_off.finalists, 1)
         ratio = math.sqrt(
             first.release(1.0).squared_distance
             / final.release(1.0).squared_distance
-            * (1 - self.run_off.share)
-            / self.run_off.share
+            * self.run_off.share
+            / (1 - self.run_off.share)
         )
         units = Fraction(max(ratio, 1 / _FINEST)).limit_denominator(_FINEST)
         return (
             kind(count, self.votes, units.numerator),
-            TopVotes(self.run_off.finalists, self.run_off.votes, units.denominator),
+            TopVotes(self.run_off.finalists, 1, units.denominator),
         )
 
     def _smoothed(
