@@ -247,7 +247,7 @@ def test_tune_fills_its_folder_and_prints_the_promised_json(tmp_path: Path) -> N
     assert plan["federation"]["clients"] == 12
     extract = json.loads((tmp_path / "run" / "ledger.json").read_text())
     labels = [line["label"] for line in extract["lines"]]
-    assert labels == (["vote"] if found["run_off"] is None else ["vote", "run-off"])
+    assert labels == (["vote", "run-off"] if found["run_off"] else ["vote"])
     assert plan["search"]["ballot"] in ("published", "borda")
     assert "</html>" in (tmp_path / "run" / "report.html").read_text()
     assert (tmp_path / "run" / "model.npz").exists()

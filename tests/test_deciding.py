@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.deciding import LEVEL, decided, final_winner, finalists, winner
+from tacit.deciding import AGREED, LEVEL, final_winner, finalists, winner
 from tacit.smoothing import Smoothed
 
 TALLY = np.array([0.0, 1.0, 2.0, 9.0, 8.0])
@@ -14,12 +14,6 @@ def test_the_smoothed_peak_wins_if_structure_is_clear_and_the_largest_count_othe
     assert winner(TALLY, None) == 3
     assert winner(TALLY, Smoothed(PEAK_AT_0, LEVEL)) == 0
     assert winner(TALLY, Smoothed(PEAK_AT_0, LEVEL + 0.01)) == 3
-
-
-def test_there_is_nothing_to_decide_where_both_have_the_same_winner() -> None:
-    assert decided(TALLY, Smoothed(TALLY / 2, 0.9))
-    assert not decided(TALLY, Smoothed(PEAK_AT_0, 0.01))
-    assert not decided(TALLY, None)
 
 
 def test_half_of_the_finalists_come_from_either_tally_and_none_twice() -> None:
@@ -41,8 +35,14 @@ def test_half_of_the_finalists_come_from_either_tally_and_none_twice() -> None:
 def test_a_smoothed_finalist_starts_ahead_by_what_the_first_tally_said(
     counts: list[float], chance: float, wins: int
 ) -> None:
-    assert final_winner(np.array(counts), 0.5, Smoothed(PEAK_AT_0, chance)) == wins
+    assert final_winner(np.array(counts), 0.5, TALLY, Smoothed(PEAK_AT_0, chance)) == wins
+
+
+def test_the_leader_of_both_tallies_starts_further_ahead() -> None:
+    agreed = Smoothed(TALLY, 0.5)
+    assert final_winner(np.array([10.0, 10 + AGREED - 0.1]), 0.5, TALLY, agreed) == 0
+    assert final_winner(np.array([10.0, 10 + AGREED + 0.1]), 0.5, TALLY, agreed) == 1
 
 
 def test_without_smoothing_the_counts_alone_decide() -> None:
-    assert final_winner(np.array([3.0, 4.0, 1.0]), 100.0, None) == 1
+    assert final_winner(np.array([3.0, 4.0, 1.0]), 100.0, TALLY, None) == 1

@@ -5,7 +5,9 @@ wins; if it was smoothed and clearly has structure, the peak of the smoothed one
 run-off: finalists come half from the smoothed tally and half from the plain one, so that neither
 has to be right about the surface, and clients choose among them. What the first tally said about
 structure is not thrown away: a smoothed finalist starts ahead, or behind, by up to one standard
-deviation of a difference of two counts. All of it is post-processing of released tallies.
+deviation of a difference of two counts, and one that leads both tallies by two more. All of it is
+post-processing of released tallies. The run-off is held in any case: that it is depends on no
+answer, as adding up privacy losses requires.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from tacit.smoothing import Smoothed
 
 LEVEL = 0.1
 """Without a run-off, structure is found where there is none at most so often."""
+AGREED = 2.0
+"""Deviations by which the leader of both tallies starts ahead."""
 
 
 def winner(tally: FloatArray, smoothed: Smoothed | None) -> int:
@@ -31,11 +35,6 @@ def winner(tally: FloatArray, smoothed: Smoothed | None) -> int:
     if smoothed is not None and smoothed.chance <= LEVEL:
         return smoothed.best
     return int(np.argmax(tally))
-
-
-def decided(tally: FloatArray, smoothed: Smoothed | None) -> bool:
-    """Whether a run-off has nothing to decide, since both tallies have the same winner."""
-    return smoothed is not None and smoothed.best == int(np.argmax(tally))
 
 
 def finalists(tally: FloatArray, smoothed: Smoothed | None, count: int) -> list[int]:
@@ -57,14 +56,19 @@ def favoured(count: int) -> int:
     return (count + 1) // 2
 
 
-def final_winner(counts: FloatArray, variance: float, smoothed: Smoothed | None) -> int:
-    """Which of the finalists wins, by the counts of the run-off and what is known before.
+def final_winner(
+    counts: FloatArray, variance: float, tally: FloatArray, smoothed: Smoothed | None
+) -> int:
+    """Which of the finalists wins, by the counts of the run-off and what was known before.
 
-    >>> counts = np.array([20.0, 24.0])
-    >>> [final_winner(counts, 16.0, Smoothed(counts, chance)) for chance in (0.01, 0.4)]
+    >>> counts, tally = np.array([20.0, 24.0]), np.array([1.0, 2.0])
+    >>> peak_first = np.array([2.0, 1.0])
+    >>> [final_winner(counts, 16.0, tally, Smoothed(peak_first, chance)) for chance in (0.01, 0.4)]
     [0, 1]
     """
     ahead = np.zeros(len(counts))
     if smoothed is not None:
-        ahead[: favoured(len(counts))] = (1 - 2 * smoothed.chance) * math.sqrt(2 * variance)
-    return int(np.argmax(counts + ahead))
+        ahead[: favoured(len(counts))] = 1 - 2 * smoothed.chance
+        if smoothed.best == int(np.argmax(tally)):
+            ahead[0] += AGREED
+    return int(np.argmax(counts + ahead * math.sqrt(2 * variance)))

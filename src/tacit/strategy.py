@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tacit.deciding import decided, final_winner, finalists, winner
+from tacit.deciding import final_winner, finalists, winner
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import BordaVotes, TopVotes
 from tacit.privacy.mechanisms import Participation
@@ -217,14 +217,14 @@ class Family:
             final /= math.sqrt(run_off.share)
         picks = np.empty(len(tallies), np.int64)
         for number, (tally, seen) in enumerate(zip(tallies, smoothed, strict=True)):
-            if run_off is None or decided(tally, seen):
+            if run_off is None:
                 picks[number] = winner(tally, seen)
                 continue
             few = finalists(tally, seen, run_off.finalists)
             favourites = np.bincount(self.ranks[number][:, few].argmin(axis=1), minlength=len(few))
             counts = favourites * (participation.clients / favourites.sum())
             counts = counts + final * rng.normal(size=len(few))
-            picks[number] = few[final_winner(counts, final**2, seen)]
+            picks[number] = few[final_winner(counts, final**2, tally, seen)]
         return picks
 
     def _tallies(self, weights: FloatArray, clients: int) -> FloatArray:

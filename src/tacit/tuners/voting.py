@@ -9,9 +9,10 @@ are hidden.
 
 Beyond the paper, at the same epsilon and delta, each a choice of its own: ballots that rank
 (``borda``); a tally smoothed over the space (:mod:`tacit.smoothing`); and a run-off, where a share
-of the budget is kept for a second vote among few (:mod:`tacit.deciding`). Both votes are charged
-when they are held, and :meth:`Vote.event` composes both; where the tallies agree on the winner the
-second is not held, which the first one, already released, decides.
+of the budget is kept for a second vote among few (:mod:`tacit.deciding`). *Proof.* Both votes are
+held in any case, with noise that is fixed before the first; only who the finalists are depends on
+the first tally, and the worst pair of a ballot does not. So they compose as :meth:`Vote.event` has
+it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ from typing import Literal
 
 import numpy as np
 
-from tacit.deciding import LEVEL, decided, final_winner, finalists, winner
+from tacit.deciding import LEVEL, final_winner, finalists, winner
 from tacit.federation import Federation, Sum
 from tacit.privacy.bounds import BordaVotes, TopVotes
 from tacit.privacy.events import Composed, Event
-from tacit.privacy.skellam import FloatArray
 from tacit.query import BALLOTS, Ballot
 from tacit.smoothing import MOST_CANDIDATES, Smoothed, Smoother, amplitudes
 from tacit.space import Config, Space
@@ -107,14 +107,14 @@ class Vote:
         tally = opened.value + rng.random(len(candidates)) / 2  # ties by lot
         smoothed = self._smoothed(space, candidates, opened, rng)
         counts = Counts(candidates, opened.value, opened.variance)
-        if final is None or decided(tally, smoothed):
+        if final is None:
             config = candidates[winner(tally, smoothed)]
-            return Outcome(config, candidates, tally=counts, note=_note(smoothed, tally))
+            return Outcome(config, candidates, tally=counts, note=_note(smoothed))
         few = tuple(candidates[place] for place in finalists(tally, smoothed, final.candidates))
         last = federation.sum(Ballot(few, final.votes, "top", final.unit), label="run-off")
         second = last.value + rng.random(len(few)) / 2
         return Outcome(
-            few[final_winner(second, last.variance, smoothed)],
+            few[final_winner(second, last.variance, tally, smoothed)],
             candidates,
             tally=counts,
             run_off=Counts(few, last.value, last.variance),
@@ -161,11 +161,9 @@ class Vote:
         return smoother.read(tally[None], opened.variance, spread, rng)[0]
 
 
-def _note(smoothed: Smoothed | None, tally: FloatArray) -> str:
+def _note(smoothed: Smoothed | None) -> str:
     if smoothed is None:
         return ""
-    if decided(tally, smoothed):
-        return f"the plain tally and the smoothed one have the same winner{_structure(smoothed)}"
     if smoothed.chance <= LEVEL:
         return f"the tally was smoothed over the space{_structure(smoothed)}"
     return f"the plain tally decided, since it shows no clear structure{_structure(smoothed)}"
