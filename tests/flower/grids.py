@@ -193,6 +193,7 @@ def server_context(**settings: object) -> Context:
 def vote(grid: InProcessGrid, **settings: object) -> Result:
     """A vote of two among ten candidates, of nodes that would wait half a minute to be heard."""
     terms = {
+        "search__ballot": "published",
         "search__votes": 2,
         "search__candidates": 10,
         "privacy__epsilon": 3.0,

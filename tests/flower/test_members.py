@@ -10,6 +10,7 @@ import pytest
 from tacit.membership import KEY, LEDGER, ROSTER
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
+from tacit.privacy.mechanisms import Participation, least_noise
 from tacit.receipts import check_receipts, read_receipts
 from tacit.result import SIGNED_SERVER, Turnout
 from tacit.secure.protocol import TooFewClients
@@ -27,6 +28,24 @@ def test_with_a_roster_the_server_may_deviate(tmp_path: Path) -> None:
     assert result.clients == Turnout(5, 5)
     assert result.tally == grid.sum_of(grid.nodes)
     assert clinics.spent() == [1] * 5
+
+
+@pytest.mark.parametrize("ballot", ["auto", "borda"])
+def test_members_that_insist_on_noise_hold_a_vote_of_any_kind(
+    tmp_path: Path, ballot: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their roster names the least noise that a budget of three leaves a single answer."""
+    least = least_noise(Participation(5, 0.4), Budget(3.0, 1e-5))
+    clinics = Clinics.found(tmp_path, least_noise=least)
+    more = {"search__finalists": 2} if ballot == "borda" else {}
+    with caplog.at_level("INFO", logger="flwr"):
+        result = clinics.vote(clinics.grid(), search__ballot=ballot, **more)
+    assert ("made-up surfaces" in caplog.text) == (ballot == "auto")
+    assert 0 < result.privacy.epsilon <= 3
+    assert clinics.spent() == [1 if result.run_off is None else 2] * 5
+    if ballot == "borda":
+        assert result.run_off is not None
+        assert result.config in result.run_off["candidates"]
 
 
 def test_every_member_keeps_a_receipt_that_fits_the_ledger(tmp_path: Path) -> None:

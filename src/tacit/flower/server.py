@@ -306,8 +306,9 @@ def _log_chance(
 ) -> None:
     """Say how likely a vote of so many clients picks well, before anything is spent."""
     if strategy is not None:
-        poor = strategy.loss > POOR_LOSS
-        log(WARNING if poor else INFO, "tacit: %s", strategy.warning if poor else strategy.why)
+        log(INFO, "tacit: %s", strategy.why)
+        if strategy.loss > POOR_LOSS:
+            log(WARNING, "tacit: %s", strategy.warning)
     elif isinstance(method, Vote) and method.plain:
         candidates = space.count(method.candidates, method.sampling)
         priced = price(participation, candidates, method.votes, budget)
