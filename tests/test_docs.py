@@ -259,3 +259,33 @@ def test_numbers_of_private_selection_are_recorded() -> None:
     for row in recorded["adaptive"]:
         assert f"| {row['data']} | {row['accuracy']:.3f} ± {row['deviation']:.3f} |" in page
     assert all(row["epsilon"] <= recorded["setup"]["epsilon"] for row in recorded["rows"])
+
+
+def test_numbers_of_the_front_are_recorded() -> None:
+    page = (ROOT / "docs" / "pareto.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "pareto.json").read_text())
+    for claim in recorded["claims"]:
+        assert claim_line(claim) in page
+    for problem in dict.fromkeys(row["problem"] for row in recorded["rows"]):
+        known = problem in recorded["truths"]
+        own = {
+            search: [
+                row["true_volume"] if known else row["volumes"][-1]
+                for row in recorded["rows"]
+                if (row["problem"], row["acquisition"]) == (problem, search)
+            ]
+            for search in ("random", "hvpoi", "nehvi")
+        }
+        cells = [f" {sum(found) / len(found):.3f} " if found else " " for found in own.values()]
+        beside = " "
+        if known:
+            beside = f" {recorded['truths'][problem]['volume']:.3f} (true) "
+        elif problem in recorded["grids"]:
+            beside = f" {recorded['grids'][problem]['volume']:.3f} (grid of 243) "
+        assert f"| {problem} |{'|'.join(cells)}|{beside}|" in page
+    cost = recorded["overhead"]
+    assert f"NEHVI {cost['nehvi']['seconds']:.0f} s" in page
+    assert cost["nehvi"]["seconds"] < 45
+    assert max(cost["privacy_call"].values()) < 0.3
+    for kind, name in (("fixed", "lots of a fixed size"), ("poisson", "lots by chance")):
+        assert f"{cost['privacy_call'][kind]:.2f} s for {name}" in page
