@@ -87,8 +87,10 @@ def test_claims_are_judged_by_their_intervals() -> None:
     assert set(good.values()) == {"reproduced"}
     bad = {one["claim"]: one["verdict"] for one in pareto.claims(volumes(-0.3), truths)}
     assert set(bad.values()) == {"not reproduced: the opposite holds"}
-    plots = pareto_figures.pareto({"rows": volumes(0.1), "grids": {}, "truths": truths})
+    shown = {"setup": {"first": 1}, "rows": volumes(0.1), "grids": {}, "truths": truths}
+    plots = pareto_figures.pareto(shown)
     assert len(plots) == 5
+    assert all(plot.layout.xaxis.range[0] == 1 for plot in plots)
 
 
 def test_more_runs_mean_more_noise_in_each() -> None:

@@ -15,12 +15,15 @@ _SHAPES = {"geometric": "#e07b39", "logarithmic": "#2459a9", "poisson": "#2f7d4f
 
 
 def pareto(result: Mapping[str, Any]) -> list[Figure]:
-    """How the hypervolume grows, one panel a problem: means over seeds, from least to most."""
+    """How the hypervolume grows, one panel a problem: means over seeds, from least to most.
+
+    Axes begin where the model does: before, all searches are the same random settings.
+    """
     import plotly.graph_objects as go
 
-    plots = []
+    plots, first = [], result["setup"]["first"]
     for problem in dict.fromkeys(row["problem"] for row in result["rows"]):
-        plot = go.Figure()
+        plot, seen = go.Figure(), []
         for name, colour in _COLOURS.items():
             curves = np.array(
                 [
@@ -32,6 +35,7 @@ def pareto(result: Mapping[str, Any]) -> list[Figure]:
             if not len(curves):
                 continue
             points = list(range(1, curves.shape[1] + 1))
+            seen += [float(curves[:, first - 1].min()), float(curves.max())]
             plot.add_scatter(
                 x=[*points, *reversed(points)],
                 y=[*curves.max(axis=0), *reversed(curves.min(axis=0))],
@@ -48,10 +52,22 @@ def pareto(result: Mapping[str, Any]) -> list[Figure]:
         for name, known in (("grid of 243", "grids"), ("true front", "truths")):
             if problem in result[known]:
                 level = result[known][problem]["volume"]
-                plot.add_hline(y=level, line_dash="dot", annotation_text=name)
-        plot.update_layout(template="plotly_white", height=420, title=problem)
-        plot.update_xaxes(title_text="points evaluated")
-        plot.update_yaxes(title_text="hypervolume, up to ε = 10")
+                seen.append(level)
+                plot.add_hline(
+                    y=level,
+                    line_dash="dot",
+                    annotation_text=name,
+                    annotation_position="bottom right",
+                )
+        room = 0.05 * (max(seen) - min(seen))
+        title = problem
+        if problem in result["truths"]:
+            title += " (as measured: noise flatters, so curves may pass the true front)"
+        plot.update_layout(template="plotly_white", height=420, title=title)
+        plot.update_xaxes(title_text="points evaluated", range=[first, len(points)])
+        plot.update_yaxes(
+            title_text="hypervolume, up to ε = 10", range=[min(seen) - room, max(seen) + room]
+        )
         plots.append(plot)
     return plots
 
