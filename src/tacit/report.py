@@ -229,7 +229,7 @@ def _chart(ranked: Sequence[tuple[Data, int]], winner: int | None, sigma: float)
     layout = {
         "template": "none",
         "font": {"family": "system-ui, Segoe UI, Helvetica, Arial, sans-serif", "size": 13},
-        "margin": {"l": 60, "r": 10, "t": 10, "b": 50},
+        "margin": {"l": 80, "r": 10, "t": 10, "b": 50},
         "xaxis": {"title": "candidates by rank", "showgrid": False, "zeroline": False},
         "yaxis": {"title": "released count, noise included"},
     }
