@@ -42,7 +42,7 @@ from tacit.settings import (
 )
 from tacit.sgd import METRICS, SERVER_HYPERPARAMETERS, check_config
 from tacit.space import SAMPLINGS, Choice, Space
-from tacit.strategy import Strategy, choose
+from tacit.strategy import PUBLISHED_VOTES, Strategy, choose
 from tacit.tuners.combine import STRATEGIES, Combine
 from tacit.tuners.flora import SURFACES, Flora
 from tacit.tuners.modes import MODES, PRIVATE, RECORD, WHILE_TRAINING
@@ -60,7 +60,6 @@ ALL_MODES = tuple(dict.fromkeys((*MODES, *WHILE_TRAINING, *SELECTION_MODES)))
 DENSE, CELLS = "dense", "cells"
 AUTO, PUBLISHED = "auto", "published"
 BALLOT_WORDS = (AUTO, PUBLISHED, *BALLOTS)
-PUBLISHED_VOTES = 5
 FACTORS = ("authors", "printed")
 SECURE_SUMS = ("masks", "encrypted", "plain")
 ENGINES = ("local", "flower-simulation")

@@ -124,16 +124,17 @@ def test_a_smooth_tally_is_smoothed_and_says_so() -> None:
 
 
 def test_a_tally_without_structure_is_left_as_it_is() -> None:
-    """Everybody's favourite is a candidate whose neighbours nobody wants."""
-    rng = np.random.default_rng(0)
-    tastes: dict[float, float] = {}
+    """Two favourites far from each other, and nobody wants their neighbours.
+
+    In 120 such runs the chance that decides was 74 % at least, where 10 % would fail the test.
+    """
 
     def taste(config: Config) -> float:
-        return tastes.setdefault(float(config["x"]), float(rng.random()))
+        return min(abs(float(config["x"]) - 0.2), abs(float(config["x"]) - 0.8))
 
     method = Vote(votes=2, candidates=40, smooth=True)
     built = federation(
-        [FunctionClient(taste) for _ in range(60)],
+        [FunctionClient(taste) for _ in range(200)],
         noise_for(method, SPACE, BUDGET),
         budget=BUDGET,
         dropout=0.0,
@@ -141,8 +142,8 @@ def test_a_tally_without_structure_is_left_as_it_is() -> None:
         roster=False,
     )
     outcome = method.tune(built, SPACE, np.random.default_rng(2))
-    assert not outcome.note.startswith("the tally was smoothed")
-    assert taste(outcome.config) <= sorted(tastes.values())[1]
+    assert outcome.note.startswith("the plain tally decided")
+    assert taste(outcome.config) <= sorted(map(taste, outcome.candidates))[1]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def tune(
         grid: the grid of the ServerApp.
         context: its context; the settings stand in ``context.run_config``.
         space: what to tune.
-        method: how to choose; default: what the settings say, :class:`tacit.Vote` without any.
+        method: how to choose; default: what the settings say; without any, the vote that
+            :func:`tacit.strategy.choose` picks.
         budget: the most this call may spend.
         plan: a plan file; the settings change it. How many clients there are comes from the roster
             or from ``federation.clients``, otherwise all connected nodes take part.
