@@ -5,13 +5,28 @@ import math
 import numpy as np
 import pytest
 
-from tacit.smoothing import LENGTHS, MOST_CANDIDATES, Smoother, _lengths, amplitudes, places
+from tacit.grids import GRIDS
+from tacit.smoothing import (
+    LENGTHS,
+    MOST_CANDIDATES,
+    SHARES,
+    Smoother,
+    _lengths,
+    amplitudes,
+    places,
+)
 from tacit.space import Choice, Config, Float, Int, Space
 
 GRID = Space(
     {"rate": Choice([1.0, 0.1, 0.01, 1e-3]), "depth": Int(1, 5), "net": Choice(["a", "b"])}
 )
 CANDIDATES = GRID.candidates(40, "grid")
+PEAK: list[Config] = [
+    {"learning_rate": rate, "decay": decay, "momentum": 0.9}
+    for rate in (0.05, 0.1)
+    for decay in (0.99, 1.0)
+]
+"""At twice as large a rate models diverge, and nobody votes for that."""
 TALLY = np.random.default_rng(0).normal(size=40)
 
 
@@ -54,19 +69,33 @@ def test_one_process_is_the_textbooks_posterior_mean() -> None:
     kernel *= 12 / np.trace(kernel)
     tally = np.random.default_rng(2).normal(size=12)
     centred = tally - tally.mean()
-    expected = 4 * kernel @ np.linalg.solve(4 * kernel + 2 * np.eye(12), centred)
-    likelihood = -0.5 * (
-        centred @ np.linalg.solve(4 * kernel + 2 * np.eye(12), centred)
-        + np.linalg.slogdet(4 * kernel + 2 * np.eye(12))[1]
-        - 12 * math.log(2)
-    )
     values, vectors = np.linalg.eigh(kernel)
     one = Smoother(np.maximum(values, 0)[None], vectors[None], np.eye(12)[None])
-    # Nine parts of ten are this process and one is no structure, weighted by their likelihoods.
-    rough = -0.5 * (centred @ centred / 6 + 12 * math.log(3))
-    share = 0.9 / (0.9 + 0.1 * math.exp(rough - likelihood))
-    mixed = share * expected + (1 - share) * centred * 4 / 6
+    # Nine parts of ten are this process, pure or half every candidate's own, and one is no
+    # structure, weighted by their likelihoods.
+    priors = {1.0: 0.45, 0.5: 0.45, 0.0: 0.1}
+    assert set(priors) == {*SHARES, 0.0}
+    means, weights = [], []
+    for part, prior in priors.items():
+        signal = 4 * (part * kernel + (1 - part) * np.eye(12))
+        whole = signal + 2 * np.eye(12)
+        means.append(signal @ np.linalg.solve(whole, centred))
+        fit = centred @ np.linalg.solve(whole, centred) + np.linalg.slogdet(whole)[1]
+        weights.append(prior * math.exp(-0.5 * fit))
+    mixed = np.average(means, axis=0, weights=weights)
     np.testing.assert_allclose(one.mean(tally[None], 2.0, (2.0,))[0], mixed, atol=1e-9)
+
+
+def test_a_peak_beside_a_cliff_stays_where_it_is() -> None:
+    """The best rate's neighbour diverges, and the peak is clear: smoothing must not move it."""
+    space = GRIDS["dp-hype-table"]
+    candidates = space.candidates(100, "grid")
+    votes = np.array([300.0 if c in PEAK else 0.0 for c in candidates])
+    noise = np.random.default_rng(4).normal(0, 100, (200, 100))
+    found = Smoother.of(space, candidates, 10).mean(votes + noise, 100.0**2, amplitudes(2750, 100))
+    picks = [candidates[place] for place in found.argmax(axis=1)]
+    # A smoother without short lengths and own shares falls off the cliff in most of these.
+    assert np.mean([pick in PEAK for pick in picks]) >= 0.93
 
 
 def test_a_level_and_the_order_of_candidates_change_nothing() -> None:
@@ -111,7 +140,7 @@ def test_many_tallies_are_read_like_each_alone() -> None:
 
 
 def test_many_axes_or_candidates_have_fewer_processes_and_too_many_are_refused() -> None:
-    assert len(_lengths(LENGTHS, 3, 100)) == 27
+    assert len(_lengths(LENGTHS, 3, 100)) == 64
     assert len(_lengths(LENGTHS, 9, 100)) == 81
     assert len(_lengths(LENGTHS, 9, 2000)) == 5
     many: list[Config] = [{"x": n / MOST_CANDIDATES} for n in range(MOST_CANDIDATES + 1)]

@@ -4,8 +4,10 @@ Neighbours of a good candidate tend to be good too, so what a tally says about t
 about it. Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), chapters 2 and
 5: the tally is a level, plus a function from a Gaussian process over the encoded candidates, plus
 noise of known variance; the posterior mean of that function is averaged over processes (a length
-for each axis, an amplitude), each weighted by how well it explains the tally, and over *no
-structure*, where every candidate is on its own.
+for each axis, an amplitude, a share of what is every candidate's own), each weighted by how well it
+explains the tally, and over *no structure*, where every candidate is on its own. Short lengths and
+own shares are for cliffs: the best learning rate often has neighbours that diverge, and a process
+that is only smooth moves the peak onto them.
 
 *Privacy.* A tally that was released is smoothed with public knowledge only, the candidates, the
 number of clients and the noise: post-processing, which costs nothing. Noise is Skellam's and is
@@ -34,8 +36,10 @@ import numpy.typing as npt
 from tacit.privacy.skellam import FloatArray
 from tacit.space import Choice, Config, Dimension, Space
 
-LENGTHS = (0.65, 2.0, 8.0)
-"""Of a process along an axis, in widths of what a ballot names: wiggly, smooth, nearly flat."""
+LENGTHS = (0.25, 0.65, 2.0, 8.0)
+"""Of a process along an axis, in widths of what a ballot names: from cliffs to nearly flat."""
+SHARES = (1.0, 0.5)
+"""Of a process in what varies; the rest is every candidate's own."""
 WINDOWS = (0.25, 0.65, 2.0)
 """Along an axis, in the same widths, in which votes are looked for."""
 MOST_CANDIDATES = 2000
@@ -102,7 +106,7 @@ class Smoother:
     >>> smoother = Smoother.of(space, candidates, votes=6)
     >>> found = smoother.mean(noisy[None], 40.0**2, (30.0,))[0]
     >>> float(candidates[int(noisy.argmax())]["x"]), float(candidates[int(found.argmax())]["x"])
-    (0.65, 0.3)
+    (0.65, 0.2)
     """
 
     values: FloatArray
@@ -151,7 +155,9 @@ class Smoother:
         """Expected votes beyond their level, (tallies, candidates)."""
         centred = tallies - tallies.mean(axis=1, keepdims=True)
         ratios = np.square(amplitudes) / variance
-        signal = ratios[:, None, None] * self.values  # (amplitudes, kernels, candidates)
+        shares = np.array(SHARES)[:, None, None, None]
+        mixed = ratios[:, None, None] * (shares * self.values + 1 - shares)
+        signal = mixed.reshape(-1, *self.values.shape)  # (shares x amplitudes, kernels, candidates)
         weights, alone = self._weights(centred, variance, signal, ratios)
         found: FloatArray = centred * (alone @ (ratios / (1 + ratios)))[:, None]
         for kernel, vectors in enumerate(self.vectors):
@@ -200,7 +206,7 @@ class Smoother:
         rough = -0.5 * (squares / (1 + ratios) + count * np.log(1 + ratios))
         rough += math.log(_NO_STRUCTURE)
         logs = self._logs(centred, variance, signal)
-        logs += math.log((1 - _NO_STRUCTURE) / len(self.vectors))
+        logs += math.log((1 - _NO_STRUCTURE) / len(self.vectors) / len(SHARES))
         most = np.maximum(logs.max(axis=(1, 2)), rough.max(axis=1))
         weights, alone = np.exp(logs - most[:, None, None]), np.exp(rough - most[:, None])
         whole = weights.sum(axis=(1, 2)) + alone.sum(axis=1)

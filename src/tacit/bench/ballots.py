@@ -1,0 +1,388 @@
+"""Which vote picks best at the same epsilon and delta: the published one, or one of Tacit's.
+
+DP-HYPE (Liebenow, Peinemann and Mohammadi) as published, five votes with its own noise, against the
+same votes exactly accounted, ballots that rank, smoothed tallies, a run-off, and what
+:mod:`tacit.strategy` chooses. Clients' rankings and the federated accuracies come from score
+tables; surfaces that are smooth, have a cliff or are rough are made up here, in another way than
+those that the planner looks at. Every tally is counted many times with fresh noise.
+
+What harms is looked for as well: on tables whose candidates are permuted, so that neighbours say
+nothing of each other, and on rough surfaces, smoothing can only mislead.
+
+Two ballots that were tried and are not offered stand beside them. *Graded*: every client gives
+every candidate a grade from 0 to :data:`GRADES`, its scores stretched over that range; the worst
+pair differs by that much everywhere. *Approval*: a vote for each candidate within
+:data:`TOLERANCE` of the client's best score, at most :data:`APPROVED`. A third, scores averaged
+over several splits before voting, is ``task.repeats``, and has tables of its own.
+
+Noise is the integer noise that the whole budget buys, nobody drops out. It comes from a seeded
+generator, since no client is protected here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from tacit.bench.pieces import Workplace
+from tacit.deciding import winner
+from tacit.grids import GRIDS
+from tacit.privacy.accounting import Budget, calibrate
+from tacit.privacy.events import Composed, Event, SkellamRelease
+from tacit.privacy.mechanisms import Participation
+from tacit.privacy.planner import published_sigma
+from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.smoothing import SHUFFLES, Smoother, amplitudes, places
+from tacit.space import Space
+from tacit.strategy import Family, Noise, choose, describe
+from tacit.tables import GRID, ScoreTable
+from tacit.tuners.voting import RunOff, Vote
+
+DELTA = 1e-5
+EPSILONS = (0.1, 0.25, 0.5, 1.0)
+CLIENTS = (20, 50, 100, 250)
+NEAR = 2.0
+"""Points of accuracy within which a pick counts as near the best."""
+RANKED = Vote(10, ballot="borda")
+METHODS: dict[str, Vote | None] = {
+    "published": Vote(5),
+    "exact": Vote(5),
+    "borda": RANKED,
+    "smoothed": replace(RANKED, smooth=True),
+    "two-stage": replace(RANKED, run_off=RunOff(4, 0.3)),
+    "auto": None,
+}
+"""``auto`` is whatever the planner chooses."""
+TRIED = ("graded", "graded smoothed", "approval")
+GRADES, TOLERANCE, APPROVED = 5, 0.05, 10
+SURFACES = ("smooth", "cliff", "rough")
+_FORMS = 35
+"""Made-up surfaces of a kind."""
+DESIGN = ("digits", "adult")
+"""Data that rules and constants were made on; the other data sets are the test."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is counted."""
+
+    tables: tuple[str, ...]
+    clients: tuple[int, ...] = CLIENTS
+    """Of made-up surfaces."""
+    epsilons: tuple[float, ...] = EPSILONS
+    draws: int = 210
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """Many votes to hold: how good candidates are, and what the clients think, for each."""
+
+    grid: str
+    accuracy: FloatArray
+    """(votes, candidates)"""
+    losses: FloatArray
+    """(votes, clients, candidates)"""
+
+    @classmethod
+    def of(cls, table: ScoreTable, draws: int) -> Crowd:
+        """A table's seeds in turn; a candidate's accuracy is its mean over all seeds."""
+        losses = np.array([table.scores(seed) for seed in range(len(table.accuracy))])
+        turns = np.arange(draws) % len(losses)
+        accuracy = np.broadcast_to(table.accuracy.mean(axis=0), (draws, len(table.candidates)))
+        return cls(table.recipe.grid, accuracy, losses[turns])
+
+    @classmethod
+    def made_up(cls, kind: str, clients: int, draws: int) -> Crowd:
+        """Surfaces on the same grid, of accuracies up to 0.95, on which clients nearly agree."""
+        space = GRIDS[GRID]
+        columns, _ = places(space, space.candidates(10**6, "grid"))
+        columns = columns[:, np.ptp(columns, axis=0) > 0]
+        forms = [_form(kind, columns, np.random.default_rng([7, n])) for n in range(_FORMS)]
+        accuracy = np.array(forms)[np.arange(draws) % _FORMS]
+        rng = np.random.default_rng([8, SURFACES.index(kind), clients])
+        shape = (draws, clients, len(columns))
+        return cls(GRID, accuracy, 1 - accuracy[:, None] + 0.1 * rng.normal(size=shape))
+
+    def permuted(self, rng: np.random.Generator) -> Crowd:
+        """Every vote with its candidates in another order, so that neighbours are strangers."""
+        votes, count = self.accuracy.shape
+        order = rng.permuted(np.tile(np.arange(count), (votes, 1)), axis=1)
+        losses = np.take_along_axis(self.losses, order[:, None], axis=2)
+        return replace(self, accuracy=np.take_along_axis(self.accuracy, order, 1), losses=losses)
+
+    @property
+    def space(self) -> Space:
+        """Whose grid the candidates are."""
+        return GRIDS[self.grid]
+
+    def family(self) -> Family:
+        """The same as rankings."""
+        candidates = self.space.candidates(10**6, "grid")
+        ranks = self.losses.argsort(axis=2).argsort(axis=2)
+        return Family(self.space, candidates, self.accuracy, ranks)
+
+    def regrets(self, picks: IntArray) -> FloatArray:
+        """In points of accuracy."""
+        own = self.accuracy[np.arange(len(picks)), picks]
+        found: FloatArray = 100 * (self.accuracy.max(axis=1) - own)
+        return found
+
+
+def _form(kind: str, columns: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """One surface: a hill; a slope that breaks off; or every candidate on its own."""
+    if kind == "rough":
+        return 0.1 + 0.85 * rng.beta(1.0, 3.0, len(columns))
+    top = rng.uniform(size=columns.shape[1])
+    if kind == "smooth":
+        reach = rng.uniform(0.15, 0.5)
+        hill = np.exp(-0.5 * np.square((columns - top) / reach).sum(axis=1))
+        return np.asarray(0.1 + 0.85 * hill / hill.max())
+    direction = rng.normal(size=columns.shape[1])
+    height = (columns - top) @ (direction / np.linalg.norm(direction))
+    height -= np.quantile(height, rng.uniform(0.6, 0.95))
+    slope = np.where(height > 0, -1.0, np.exp(2 * height))
+    return np.asarray(np.where(height > 0, 0.1, 0.1 + 0.85 * slope / slope.max()))
+
+
+@cache
+def integer_noise(vote: Vote, grid: str, budget: Budget) -> tuple[Noise, Noise]:
+    """What clients draw together for the tally and for the run-off, in votes."""
+    vote, space = replace(vote, candidates=10**6, sampling="grid"), GRIDS[grid]
+    event = vote.event(space, calibrate(partial(vote.event, space), budget))
+    parts = event.events if isinstance(event, Composed) else (event,)
+    found = [
+        Noise(math.sqrt(part.variance), integer=True)
+        for part in parts
+        if isinstance(part, SkellamRelease)
+    ]
+    return found[0], found[-1]
+
+
+def run(setup: Setup, place: Workplace) -> dict[str, Any]:
+    """Count every vote; JSON."""
+    for name in setup.tables:
+        ScoreTable.load(name)
+    work: dict[str, Callable[[], Any]] = {}
+    for epsilon in setup.epsilons:
+        budget = Budget(epsilon, DELTA)
+        for name in setup.tables:
+            for permuted in (False, True):
+                piece = f"{name} {epsilon:g}{' permuted' * permuted}"
+                work[piece] = partial(on_table, name, budget, setup.draws, permuted)
+        for kind in SURFACES:
+            for clients in setup.clients:
+                piece = f"{kind} {clients} {epsilon:g}"
+                work[piece] = partial(on_surfaces, kind, clients, budget, setup.draws)
+    pieces, about = place.carried_out("ballots", setup, [], work)
+    found = [row for piece in work for row in pieces[piece]]
+    rows = [row for row in found if "regret" in row]
+    return about | {
+        "delta": DELTA,
+        "near": NEAR,
+        "rows": rows,
+        "harm": [row for row in found if "harm" in row],
+        "summary": summary(rows),
+    }
+
+
+def on_table(name: str, budget: Budget, draws: int, permuted: bool) -> list[dict[str, Any]]:
+    """All methods on one table; on a permuted one, what smoothing and run-offs harm."""
+    table = ScoreTable.load(name)
+    about: dict[str, Any] = {
+        "data": table.recipe.data,
+        "partition": _partition(table),
+        "clients": table.recipe.clients,
+        "epsilon": budget.epsilon,
+    }
+    crowd = Crowd.of(table, draws)
+    if not permuted:
+        return counted(crowd, budget, about, tried=True)
+    about["partition"] += ", permuted"
+    return harm(crowd.permuted(np.random.default_rng(9)), budget, about)
+
+
+def on_surfaces(kind: str, clients: int, budget: Budget, draws: int) -> list[dict[str, Any]]:
+    """All methods on made-up surfaces of a kind; on rough ones, harm too."""
+    about = {"data": kind, "partition": "made up", "clients": clients, "epsilon": budget.epsilon}
+    crowd = Crowd.made_up(kind, clients, draws)
+    rows = counted(crowd, budget, about)
+    return rows + (harm(crowd, budget, about) if kind == "rough" else [])
+
+
+def _partition(table: ScoreTable) -> str:
+    recipe = table.recipe
+    return recipe.partition if recipe.partition == "iid" else f"{recipe.partition} {recipe.alpha:g}"
+
+
+def counted(
+    crowd: Crowd, budget: Budget, about: dict[str, Any], tried: bool = False
+) -> list[dict[str, Any]]:
+    """A row for every method."""
+    family, rows = crowd.family(), []
+    clients = crowd.losses.shape[1]
+    chosen = _chosen(crowd.grid, clients, budget)
+    for number, (method, fixed) in enumerate(METHODS.items()):
+        begin, vote = time.process_time(), fixed or chosen
+        noise = integer_noise(vote, crowd.grid, budget)
+        if method == "published":
+            noise = Noise(published_sigma(vote.votes, budget)), Noise(0.0)
+        rng = np.random.default_rng([10, number])
+        picks = family.picks(vote, clients, noise, rng, SHUFFLES)
+        row = _row(crowd, picks, about | {"method": method}, begin)
+        rows.append(row | ({"vote": describe(vote)} if fixed is None else {}))
+    for method in TRIED if tried else ():
+        begin = time.process_time()
+        picks = _tried(method, crowd, family, budget, np.random.default_rng(11))
+        rows.append(_row(crowd, picks, about | {"method": method}, begin))
+    return rows
+
+
+def _row(crowd: Crowd, picks: IntArray, about: dict[str, Any], begin: float) -> dict[str, Any]:
+    regrets = crowd.regrets(picks)
+    return about | {
+        "regret": float(regrets.mean()),
+        "se": float(regrets.std(ddof=1) / math.sqrt(len(regrets))),
+        "near_best": float((regrets <= NEAR).mean()),
+        "seconds": time.process_time() - begin,
+    }
+
+
+@cache
+def _chosen(grid: str, clients: int, budget: Budget) -> Vote:
+    everybody = Participation(clients, dropout=0.0)
+    return choose(GRIDS[grid], everybody, budget, candidates=10**6, sampling="grid").vote
+
+
+def harm(crowd: Crowd, budget: Budget, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """How much worse than the largest entry of the same ballots' plain tally, in points."""
+    family, rows = crowd.family(), []
+    clients = crowd.losses.shape[1]
+    for method in ("smoothed", "auto"):
+        begin = time.process_time()
+        vote = METHODS[method] or _chosen(crowd.grid, clients, budget)
+        plain = replace(vote, smooth=False, run_off=None)
+        bold, careful = (
+            crowd.regrets(
+                family.picks(
+                    each,
+                    clients,
+                    integer_noise(each, crowd.grid, budget),
+                    np.random.default_rng(12),
+                    SHUFFLES,
+                )
+            )
+            for each in (vote, plain)
+        )
+        more = bold - careful
+        rows.append(
+            about
+            | {
+                "method": method,
+                "harm": float(more.mean()),
+                "se": float(more.std(ddof=1) / math.sqrt(len(more))),
+                "plain": float(careful.mean()),
+                "seconds": time.process_time() - begin,
+            }
+        )
+    return rows
+
+
+def _tried(
+    method: str, crowd: Crowd, family: Family, budget: Budget, rng: np.random.Generator
+) -> IntArray:
+    """Winners by a ballot that Tacit does not offer."""
+    _, clients, count = crowd.losses.shape
+    if method == "approval":
+        best = crowd.losses.min(axis=2, keepdims=True)
+        near = (crowd.losses <= best + TOLERANCE) & (family.ranks < APPROVED)
+        tallies = near.sum(axis=1).astype(np.float64)
+        deviation = integer_noise(Vote(APPROVED), crowd.grid, budget)[0].deviation
+    else:
+        tallies = _grades(crowd.losses).sum(axis=1)
+        deviation = math.sqrt(_graded_variance(count, budget))
+    tallies = tallies + Noise(deviation, integer=True).drawn(tallies.shape, rng)
+    if method != "graded smoothed":
+        return np.asarray(tallies.argmax(axis=1))
+    smoother = Smoother.of(crowd.space, family.candidates, RANKED.votes)
+    spread = amplitudes(GRADES * clients * count / 4, count)
+    smoothed = smoother.read(tallies, deviation**2, spread, rng)
+    return np.array([winner(*each) for each in zip(tallies, smoothed, strict=True)])
+
+
+def _grades(losses: FloatArray) -> FloatArray:
+    """From 0 for a client's worst finite loss, and all that are not finite, to its best."""
+    finite = np.isfinite(losses)
+    low = losses.min(axis=2, keepdims=True)
+    high = np.where(finite, losses, -np.inf).max(axis=2, keepdims=True)
+    known = np.where(finite, losses, high)
+    found: FloatArray = np.rint(GRADES * (high - known) / np.maximum(high - low, 1e-12))
+    return found
+
+
+@cache
+def _graded_variance(count: int, budget: Budget) -> float:
+    def event(variance: float) -> Event:
+        return SkellamRelease(((GRADES, count),), variance)
+
+    return calibrate(event, budget)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Regret averaged over the real tables of some numbers of clients.
+
+    ``needs`` tells which epsilon makes the planner's choice as good as the published vote at the
+    largest one.
+    """
+    real = [row for row in rows if row["partition"] != "made up"]
+    epsilons = sorted({row["epsilon"] for row in real})
+    found: dict[str, Any] = {"epsilons": epsilons, "groups": {}}
+    groups = {"at least 50": range(50, 10**6), **{str(n): (n,) for n in CLIENTS}}
+    for group, numbers in groups.items():
+        own = [row for row in real if row["clients"] in numbers]
+        if not own:
+            continue
+        curves = {
+            method: [_mean(own, method, epsilon) for epsilon in epsilons]
+            for method in dict.fromkeys(row["method"] for row in own)
+        }
+        goal = curves["published"][-1]["regret"]
+        regrets = [point["regret"] for point in curves["auto"]]
+        found["groups"][group] = {
+            "tables": len({(row["data"], row["partition"], row["clients"]) for row in own}),
+            "curves": curves,
+            "needs": {"published": epsilons[-1], "auto": reached(epsilons, regrets, goal)},
+        }
+    return found
+
+
+def _mean(rows: Sequence[dict[str, Any]], method: str, epsilon: float) -> dict[str, float]:
+    own = [row for row in rows if (row["method"], row["epsilon"]) == (method, epsilon)]
+    return {
+        "regret": float(np.mean([row["regret"] for row in own])),
+        "se": math.sqrt(sum(row["se"] ** 2 for row in own)) / len(own),
+        "near_best": float(np.mean([row["near_best"] for row in own])),
+    }
+
+
+def reached(epsilons: Sequence[float], regrets: Sequence[float], goal: float) -> float | None:
+    """The epsilon from which regrets are no larger than the goal, between points on a log scale.
+
+    >>> round(reached([0.25, 1.0], [8.0, 2.0], 5.0), 3), reached([0.25, 1.0], [8.0, 6.0], 5.0)
+    (0.5, None)
+    """
+    if regrets[-1] > goal:
+        return None
+    place = len(regrets) - 1
+    while place and regrets[place - 1] <= goal:
+        place -= 1
+    if not place:
+        return epsilons[0]
+    above, below = regrets[place - 1], regrets[place]
+    part = (above - goal) / (above - below)
+    return float(epsilons[place - 1] ** (1 - part) * epsilons[place] ** part)
