@@ -70,6 +70,8 @@ LAYERS = (
     (
         "bench.adaptive",
         "bench.averaging",
+        "bench.ballots",
+        "bench.ballots_figures",
         "bench.combine",
         "bench.combine_figures",
         "bench.dp_hype",

@@ -22,9 +22,10 @@ generator, since no client is protected here.
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -41,7 +42,7 @@ from tacit.privacy.skellam import FloatArray, IntArray
 from tacit.smoothing import SHUFFLES, Smoother, amplitudes, places
 from tacit.space import Space
 from tacit.strategy import Family, Noise, choose, describe
-from tacit.tables import GRID, ScoreTable
+from tacit.tables import GRID, ScoreTable, shipped
 from tacit.tuners.voting import RunOff, Vote
 
 DELTA = 1e-5
@@ -60,8 +61,14 @@ METHODS: dict[str, Vote | None] = {
 }
 """``auto`` is whatever the planner chooses."""
 TRIED = ("graded", "graded smoothed", "approval")
+SPLITS = "auto, scores of {} splits"
 GRADES, TOLERANCE, APPROVED = 5, 0.05, 10
+HARMFUL = ("smoothed", "auto")
+"""What may mislead where neighbours say nothing."""
 SURFACES = ("smooth", "cliff", "rough")
+_STANDARD = re.compile(
+    r"(digits|adult|mnist|fashion-mnist)-(iid|dirichlet0\.5)-n[0-9]+(-ex[0-9]+)?(-rep[0-9]+)?"
+)
 _FORMS = 35
 """Made-up surfaces of a kind."""
 DESIGN = ("digits", "adult")
@@ -72,11 +79,23 @@ DESIGN = ("digits", "adult")
 class Setup:
     """What is counted."""
 
-    tables: tuple[str, ...]
+    tables: tuple[str, ...] = field(default_factory=lambda: standard_tables())
     clients: tuple[int, ...] = CLIENTS
     """Of made-up surfaces."""
     epsilons: tuple[float, ...] = EPSILONS
     draws: int = 210
+
+
+def standard_tables() -> tuple[str, ...]:
+    """Tables on the paper's grid that come with Tacit, dealt evenly or with alpha 0.5.
+
+    >>> "adult-iid-n50" in standard_tables(), "adult-dirichlet5-n100" in standard_tables()
+    (True, False)
+    """
+    return tuple(name for name in shipped() if _STANDARD.fullmatch(name))
+
+
+QUICK = Setup(("digits-iid-n50", "mnist-iid-n100"), (50,), (0.25, 1.0), draws=60)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,13 +185,12 @@ def integer_noise(vote: Vote, grid: str, budget: Budget) -> tuple[Noise, Noise]:
 
 def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     """Count every vote; JSON."""
-    for name in setup.tables:
-        ScoreTable.load(name)
     work: dict[str, Callable[[], Any]] = {}
     for epsilon in setup.epsilons:
         budget = Budget(epsilon, DELTA)
         for name in setup.tables:
-            for permuted in (False, True):
+            repeated = ScoreTable.load(name).recipe.repeats > 1
+            for permuted in (False,) if repeated else (False, True):
                 piece = f"{name} {epsilon:g}{' permuted' * permuted}"
                 work[piece] = partial(on_table, name, budget, setup.draws, permuted)
         for kind in SURFACES:
@@ -182,12 +200,14 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     pieces, about = place.carried_out("ballots", setup, [], work)
     found = [row for piece in work for row in pieces[piece]]
     rows = [row for row in found if "regret" in row]
+    harmed = [row for row in found if "harm" in row]
     return about | {
         "delta": DELTA,
         "near": NEAR,
         "rows": rows,
-        "harm": [row for row in found if "harm" in row],
+        "harm": harmed,
         "summary": summary(rows),
+        "mean_harm": {method: mean_harm(harmed, method) for method in HARMFUL},
     }
 
 
@@ -201,8 +221,11 @@ def on_table(name: str, budget: Budget, draws: int, permuted: bool) -> list[dict
         "epsilon": budget.epsilon,
     }
     crowd = Crowd.of(table, draws)
+    if table.recipe.repeats > 1:
+        rows = counted(crowd, budget, about, {"auto": None})
+        return [row | {"method": SPLITS.format(table.recipe.repeats)} for row in rows]
     if not permuted:
-        return counted(crowd, budget, about, tried=True)
+        return counted(crowd, budget, about) + tried(crowd, budget, about)
     about["partition"] += ", permuted"
     return harm(crowd.permuted(np.random.default_rng(9)), budget, about)
 
@@ -221,13 +244,16 @@ def _partition(table: ScoreTable) -> str:
 
 
 def counted(
-    crowd: Crowd, budget: Budget, about: dict[str, Any], tried: bool = False
+    crowd: Crowd,
+    budget: Budget,
+    about: dict[str, Any],
+    methods: Mapping[str, Vote | None] = METHODS,
 ) -> list[dict[str, Any]]:
     """A row for every method."""
     family, rows = crowd.family(), []
     clients = crowd.losses.shape[1]
     chosen = _chosen(crowd.grid, clients, budget)
-    for number, (method, fixed) in enumerate(METHODS.items()):
+    for number, (method, fixed) in enumerate(methods.items()):
         begin, vote = time.process_time(), fixed or chosen
         noise = integer_noise(vote, crowd.grid, budget)
         if method == "published":
@@ -236,7 +262,13 @@ def counted(
         picks = family.picks(vote, clients, noise, rng, SHUFFLES)
         row = _row(crowd, picks, about | {"method": method}, begin)
         rows.append(row | ({"vote": describe(vote)} if fixed is None else {}))
-    for method in TRIED if tried else ():
+    return rows
+
+
+def tried(crowd: Crowd, budget: Budget, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for every ballot that Tacit does not offer."""
+    family, rows = crowd.family(), []
+    for method in TRIED:
         begin = time.process_time()
         picks = _tried(method, crowd, family, budget, np.random.default_rng(11))
         rows.append(_row(crowd, picks, about | {"method": method}, begin))
@@ -263,7 +295,7 @@ def harm(crowd: Crowd, budget: Budget, about: dict[str, Any]) -> list[dict[str, 
     """How much worse than the largest entry of the same ballots' plain tally, in points."""
     family, rows = crowd.family(), []
     clients = crowd.losses.shape[1]
-    for method in ("smoothed", "auto"):
+    for method in HARMFUL:
         begin = time.process_time()
         vote = METHODS[method] or _chosen(crowd.grid, clients, budget)
         plain = replace(vote, smooth=False, run_off=None)
@@ -291,6 +323,20 @@ def harm(crowd: Crowd, budget: Budget, about: dict[str, Any]) -> list[dict[str, 
             }
         )
     return rows
+
+
+def mean_harm(rows: Sequence[dict[str, Any]], method: str) -> dict[str, Any]:
+    """On average over tables, surfaces and epsilons, and where it is largest."""
+    own = [row for row in rows if row["method"] == method]
+    worst = max(own, key=lambda row: row["harm"])
+    place = (worst["data"], worst["partition"], f"n = {worst['clients']}")
+    return {
+        "mean": float(np.mean([row["harm"] for row in own])),
+        "se": math.sqrt(sum(row["se"] ** 2 for row in own)) / len(own),
+        "worst": worst["harm"],
+        "worst_se": worst["se"],
+        "where": ", ".join((*place, f"epsilon {worst['epsilon']:g}")),
+    }
 
 
 def _tried(
@@ -339,7 +385,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ``needs`` tells which epsilon makes the planner's choice as good as the published vote at the
     largest one.
     """
-    real = [row for row in rows if row["partition"] != "made up"]
+    everywhere = {*METHODS, *TRIED}
+    real = [r for r in rows if r["partition"] != "made up" and r["method"] in everywhere]
     epsilons = sorted({row["epsilon"] for row in real})
     found: dict[str, Any] = {"epsilons": epsilons, "groups": {}}
     groups = {"at least 50": range(50, 10**6), **{str(n): (n,) for n in CLIENTS}}

@@ -246,6 +246,32 @@ def print_pareto(result: dict[str, Any], out: Path) -> None:
     print_claims(result, out)
 
 
+def print_ballots(result: dict[str, Any], out: Path) -> None:
+    """Regret by method and epsilon on average, what auto needs, and what smoothing harms."""
+    summary, console = result["summary"], Console(highlight=False)
+    shown = [f"ε = {epsilon:g}" for epsilon in summary["epsilons"]]
+    for group, found in summary["groups"].items():
+        title = f"Regret in points, {group} clients, {found['tables']} real tables"
+        table = Table("Method", *shown, title=title, title_justify="left")
+        for method, points in found["curves"].items():
+            table.add_row(method, *(f"{p['regret']:.1f} ± {p['se']:.1f}" for p in points))
+        console.print(table)
+        needs = found["needs"]
+        console.print(
+            f"What the published vote reaches at ε = {needs['published']:g}, auto "
+            + ("does not" if needs["auto"] is None else f"reaches at ε = {needs['auto']:.2f}"),
+            soft_wrap=True,
+        )
+    for method, harm in result["mean_harm"].items():
+        console.print(
+            f"Where neighbours say nothing, {method} is {harm['mean']:+.2f} ± {harm['se']:.2f} "
+            f"points worse than plain on average, at most {harm['worst']:+.1f} ± "
+            f"{harm['worst_se']:.1f} ({harm['where']})",
+            soft_wrap=True,
+        )
+    console.print(f"Figures: {out / 'ballots.html'}", soft_wrap=True)
+
+
 def print_claims(result: dict[str, Any], out: Path) -> None:
     """What became of a paper's claims."""
     table = Table("Claim", "Effect", "95 % interval", "Verdict")

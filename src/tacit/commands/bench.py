@@ -14,6 +14,8 @@ from rich.console import Console
 from tacit.bench import (
     adaptive,
     averaging,
+    ballots,
+    ballots_figures,
     combine,
     combine_figures,
     dp_hype,
@@ -37,6 +39,7 @@ from tacit.bench.terminal import (
     flower_table,
     print_adaptive,
     print_averaging,
+    print_ballots,
     print_combine,
     print_encrypted,
     print_feathers,
@@ -113,6 +116,29 @@ def bench_votes(
     console = Console(highlight=False)
     console.print(votes_table(result))
     console.print(f"{result['seconds']:.0f} s; plot: {out / 'votes.html'}", soft_wrap=True)
+
+
+@app.command("ballots")
+def bench_ballots(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two tables, two epsilons, fewer draws.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
+        "tacit-runs/bench-ballots"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Which vote picks best at the same epsilon and delta, on score tables and made-up surfaces.
+
+    Continues after a kill. Writes ballots.json and ballots.html to the folder.
+
+    Example: tacit bench ballots --quick
+    """
+    setup = ballots.QUICK if quick else ballots.Setup()
+    with _place("pieces", None, out) as place:
+        result = ballots.run(setup, place)
+    _written(result, out, page("Ballots", ballots_figures.figures(result)))
+    print_json(result) if as_json else print_ballots(result, out)
 
 
 @app.command("secure-sum")
