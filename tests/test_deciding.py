@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.deciding import AGREED, LEVEL, final_winner, finalists, winner
+from tacit.deciding import AGREED, FAVOUR, LEVEL, final_winner, finalists, winner
 from tacit.smoothing import Smoothed
 
 TALLY = np.array([0.0, 1.0, 2.0, 9.0, 8.0])
@@ -25,11 +25,12 @@ def test_half_of_the_finalists_come_from_either_tally_and_none_twice() -> None:
 @pytest.mark.parametrize(
     ("counts", "chance", "wins"),
     [
-        ([10.0, 10.9], 0.0, 0),  # one deviation of a difference ahead, where structure is certain
-        ([10.0, 11.1], 0.0, 1),
-        ([10.0, 10.1], 0.5, 1),  # even
-        ([10.0, 9.1], 1.0, 1),  # behind, where nothing speaks for structure
-        ([10.0, 8.9], 1.0, 0),
+        ([10.0, 9.9 + FAVOUR], 0.0, 0),  # so many deviations ahead, where structure is certain
+        ([10.0, 10.1 + FAVOUR], 0.0, 1),
+        ([10.0, 9.9 + FAVOUR / 2], 0.5, 0),
+        ([10.0, 10.1 + FAVOUR / 2], 0.5, 1),
+        ([10.0, 10.1], 1.0, 1),  # even, where nothing speaks for structure
+        ([10.0, 9.9], 1.0, 0),
     ],
 )
 def test_a_smoothed_finalist_starts_ahead_by_what_the_first_tally_said(
@@ -39,7 +40,7 @@ def test_a_smoothed_finalist_starts_ahead_by_what_the_first_tally_said(
 
 
 def test_the_leader_of_both_tallies_starts_further_ahead() -> None:
-    agreed = Smoothed(TALLY, 0.5)
+    agreed = Smoothed(TALLY, 1.0)
     assert final_winner(np.array([10.0, 10 + AGREED - 0.1]), 0.5, TALLY, agreed) == 0
     assert final_winner(np.array([10.0, 10 + AGREED + 0.1]), 0.5, TALLY, agreed) == 1
 

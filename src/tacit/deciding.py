@@ -4,8 +4,8 @@ The vote and the simulation that plans it decide by the same rules. A tally alon
 wins; if it was smoothed and clearly has structure, the peak of the smoothed one does. With a
 run-off: finalists come half from the smoothed tally and half from the plain one, so that neither
 has to be right about the surface, and clients choose among them. What the first tally said about
-structure is not thrown away: a smoothed finalist starts ahead, or behind, by up to one standard
-deviation of a difference of two counts, and one that leads both tallies by two more. All of it is
+structure is not thrown away: a smoothed finalist starts ahead by up to one and a half standard
+deviations of a difference of two counts, and one that leads both tallies by two more. All of it is
 post-processing of released tallies. The run-off is held in any case: that it is depends on no
 answer, as adding up privacy losses requires.
 """
@@ -21,6 +21,8 @@ from tacit.smoothing import Smoothed
 
 LEVEL = 0.1
 """Without a run-off, structure is found where there is none at most so often."""
+FAVOUR = 1.5
+"""Deviations by which a smoothed finalist starts ahead, if structure is certain."""
 AGREED = 2.0
 """Deviations by which the leader of both tallies starts ahead."""
 
@@ -61,14 +63,14 @@ def final_winner(
 ) -> int:
     """Which of the finalists wins, by the counts of the run-off and what was known before.
 
-    >>> counts, tally = np.array([20.0, 24.0]), np.array([1.0, 2.0])
+    >>> counts, tally = np.array([20.0, 27.0]), np.array([1.0, 2.0])
     >>> peak_first = np.array([2.0, 1.0])
     >>> [final_winner(counts, 16.0, tally, Smoothed(peak_first, chance)) for chance in (0.01, 0.4)]
     [0, 1]
     """
     ahead = np.zeros(len(counts))
     if smoothed is not None:
-        ahead[: favoured(len(counts))] = 1 - 2 * smoothed.chance
+        ahead[: favoured(len(counts))] = FAVOUR * (1 - smoothed.chance)
         if smoothed.best == int(np.argmax(tally)):
             ahead[0] += AGREED
     return int(np.argmax(counts + ahead * math.sqrt(2 * variance)))

@@ -34,7 +34,7 @@ from tacit.tuners.voting import RunOff, Vote
 SURFACES, ROUGH = 120, 6
 MOST_CLIENTS, MOST_CANDIDATES = 100, 200
 RANKED = (3, 5, 10)
-RUN_OFFS = (RunOff(2, 0.1), RunOff(4, 0.2), RunOff(4, 0.4))
+RUN_OFFS = (RunOff(2, 0.1), RunOff(4, 0.2))
 """Between the peaks of the smoothed tally and the largest entries of the plain one. Without the
 former, clients with few validation examples often prefer a finalist by luck."""
 _SHUFFLES = 19
