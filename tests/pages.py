@@ -139,7 +139,7 @@ def anchors(page: str) -> set[str]:
 @functools.cache
 def namespace(page: str) -> dict[str, Any]:
     """Run a page, check what it shows, and return the names that its Python defined."""
-    names: dict[str, Any] = {"__name__": page}
+    names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for block in blocks(page):

@@ -21,6 +21,7 @@ from tacit.data.sources import DATASETS
 from tacit.halving import rungs
 from tacit.pareto_plan import load_pareto_plan
 from tacit.plan import load_plan
+from tests import test_contracts as contracts
 from tests.pages import (
     LANGUAGES,
     PAGES,
@@ -104,7 +105,7 @@ def test_hardly_a_block_is_let_off() -> None:
     "page", sorted({block.page for block in all_blocks(*LANGUAGES) if block.runs})
 )
 def test_a_page_runs_and_prints_what_it_shows(page: str) -> None:
-    assert namespace(page)["__name__"] == page
+    assert namespace(page)["__name__"] == "__main__"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,17 @@ def test_python_of_fronts_searches_one() -> None:
 def test_ten_minutes_end_with_the_model_that_was_reported() -> None:
     found = namespace("docs/ten-minutes.md")
     assert found["accuracy"] == pytest.approx(found["result"]["accuracy"], abs=0.005)
+
+
+def test_the_algorithm_of_the_extending_page_passes_the_contract() -> None:
+    tuner = namespace("docs/extending.md")["Elimination"]()
+    contract = contracts.TestEveryTuner()
+    contract.test_declares_at_least_what_it_spends(tuner)
+    contract.test_stays_within_its_budget(tuner)
+    contract.test_chooses_a_member_of_the_space(tuner)
+    contract.test_draws_the_same_candidates_from_the_same_seed(tuner)
+    contracts.test_every_tuner_that_asks_is_refused_before_it_does(tuner)
+    contracts.test_every_private_tuner_costs_more_with_less_noise(tuner)
 
 
 def test_three_lines_load_a_score_table() -> None:
