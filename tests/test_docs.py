@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -45,6 +46,15 @@ OTHER_PROGRAMS = {
     *("cd", "cp", "export", "flower-superlink", "flower-supernode", "flwr"),
     *("openssl", "pip", "python", "ssh-keygen"),
 }
+SETTINGS = {
+    *(
+        f"{section}.{key}"
+        for section, keys in load_plan(None, []).to_json().items()
+        for key in keys
+    ),
+    *("run.out", "run.resume"),
+}
+"""On Flower these have ``tacit.`` in front, like modules."""
 OTHER_TOML = {"superlink", "tool"}
 """Of Flower, which reads these."""
 
@@ -138,6 +148,16 @@ def test_commands_exist_with_their_options(block: Block) -> None:
             assert (ROOT / rest[0]).is_file(), f"{block}: {words}"
         elif not (ROOT / program).is_file():
             assert Path(program).name in OTHER_PROGRAMS, f"{block}: {words}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_functions_and_tests_that_a_text_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
+        assert re.search(rf"^    def {name}\(|^def {name}\(", (ROOT / file).read_text(), re.M), name
+    for name in re.findall(r"`(tacit(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?)`", text):
+        if name.removeprefix("tacit.") not in SETTINGS:
+            assert pkgutil.resolve_name(name) is not None
 
 
 @pytest.mark.parametrize("page", PAGES)
