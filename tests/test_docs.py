@@ -238,7 +238,7 @@ def test_every_key_of_a_plan_is_explained_with_its_default(page: str, plan: Any)
 
 
 def test_numbers_of_the_dp_hype_page_are_recorded() -> None:
-    page = (ROOT / "docs" / "dp-hype.md").read_text()
+    page = (ROOT / "docs" / "papers" / "dp-hype.md").read_text()
     shown = re.findall(r"^\| (adult|digits|mnist|cifar-10) \| .*$", page, re.MULTILINE)
     recorded = sorted(ROOT.glob("benchmarks/dp-hype/*.json"))
     assert len(shown) == len(recorded) > 0
@@ -265,7 +265,7 @@ def test_numbers_of_the_training_page_are_recorded() -> None:
 
 
 def test_numbers_of_the_combining_page_are_recorded() -> None:
-    page = " ".join((ROOT / "docs" / "combine.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "papers" / "privtuna.md").read_text().split())
     default, paper_rate = (
         json.loads((ROOT / "benchmarks" / "combine" / name).read_text())
         for name in ("combine.json", "paper-rate.json")
@@ -290,7 +290,7 @@ def claim_line(found: dict[str, Any]) -> str:
 
 
 def test_numbers_of_adaptive_rates_are_recorded() -> None:
-    page = (ROOT / "docs" / "while-training.md").read_text()
+    page = (ROOT / "docs" / "papers" / "adadp.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "adaptive.json").read_text())
     for claim in recorded["claims"]:
         assert claim_line(claim) in page
@@ -301,7 +301,7 @@ def test_numbers_of_adaptive_rates_are_recorded() -> None:
 
 
 def test_numbers_of_feathers_are_recorded() -> None:
-    page = (ROOT / "docs" / "while-training.md").read_text()
+    page = (ROOT / "docs" / "papers" / "feathers.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "feathers.json").read_text())
     for claim in recorded["claims"]:
         assert claim_line(claim) in page
@@ -376,7 +376,7 @@ def test_recorded_measurements_can_be_read() -> None:
 
 
 def test_numbers_of_private_selection_are_recorded() -> None:
-    page = (ROOT / "docs" / "selection.md").read_text()
+    page = (ROOT / "docs" / "papers" / "adadp.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "selection.json").read_text())
     for data, mean in dict.fromkeys((row["data"], row["mean_runs"]) for row in recorded["rows"]):
         own = {
@@ -392,7 +392,7 @@ def test_numbers_of_private_selection_are_recorded() -> None:
 
 
 def test_numbers_of_the_front_are_recorded() -> None:
-    page = (ROOT / "docs" / "pareto.md").read_text()
+    page = (ROOT / "docs" / "papers" / "dpareto.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "pareto.json").read_text())
     for claim in recorded["claims"]:
         assert claim_line(claim) in page
