@@ -44,7 +44,7 @@ from tests.pages import (
 
 OTHER_PROGRAMS = {
     *("cd", "cp", "export", "flower-superlink", "flower-supernode", "flwr"),
-    *("openssl", "pip", "python", "ssh-keygen"),
+    *("mkdir", "openssl", "pip", "python", "ssh-keygen"),
 }
 SETTINGS = {
     *(
