@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import shutil
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.config import flatten_dict
 
+from tacit.flower.processes import run_app, simulated_nodes, simulating_superlink
 from tacit.plan import read_plan
 from tacit.privacy.ledger import Ledger, ledger_path
 from tests.flower.grids import RUN, InProcessGrid, Node
@@ -97,6 +100,21 @@ def test_clinics_agree_and_then_train_as_before(
     spent = Ledger(ledger_path("nuclei"))
     assert len(spent) == 1
     assert spent.total().epsilon <= 3
+
+
+@pytest.mark.slow
+def test_it_runs_on_flowers_own_simulation(tmp_path: Path) -> None:
+    left_out = shutil.ignore_patterns("__pycache__")
+    project = Path(shutil.copytree(EXAMPLE, tmp_path / "flower-torch", ignore=left_out))
+    said: list[str] = []
+    home = tmp_path / "home"
+    with simulating_superlink(home, TACIT_HOME=str(tmp_path / "tacit")):
+        run_app(project, home, options=simulated_nodes(4), line=said.append)
+    (result,) = (tmp_path / "tacit" / "runs").glob("*/result.json")
+    found = json.loads(result.read_text())
+    assert found["clients"]["answered"] == 4
+    assert set(found["config"]) == {"lr", "weight_decay"}
+    assert "accuracy" in "\n".join(said)
 
 
 def test_what_was_added_is_few_lines() -> None:
