@@ -1,6 +1,7 @@
 # make tune      the main job: a private vote on digits, with its report
 # make test      every fast check: lint, types, doctests, tests
 # make test-all  the slow tier too
+# make docs      site/, the documentation as pages
 # make env       .venv with every extra; runs nothing
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FOR_USE := .venv/.for-use
 FOR_WORK := .venv/.for-work
 
-.PHONY: tune env test pytest test-all lint clean
+.PHONY: tune env test pytest test-all lint docs clean
 
 tune: $(FOR_USE)
 	$(BIN)/tacit tune
@@ -42,5 +43,9 @@ pytest: env
 test-all: lint
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow or not slow'
 
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'Read site/index.html; for the search field: $(BIN)/python -m http.server --directory site'
+
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,9 +1,10 @@
-"""What the README shows is what the commands print."""
+"""The pages are true: links lead somewhere, code runs, commands exist, numbers are recorded."""
 
 from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tacit.bench.scaling import figure
@@ -20,39 +22,193 @@ from tacit.data.sources import DATASETS
 from tacit.halving import rungs
 from tacit.pareto_plan import load_pareto_plan
 from tacit.plan import load_plan
+from tests import test_contracts as contracts
+from tests.pages import (
+    LANGUAGES,
+    PAGES,
+    PRINTED,
+    ROOT,
+    RUN,
+    SHELL,
+    Block,
+    all_blocks,
+    anchors,
+    blocks,
+    check_command,
+    check_mention,
+    links,
+    mentions,
+    namespace,
+    printed_as_shown,
+)
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+OTHER_PROGRAMS = {
+    *("cd", "cp", "export", "flower-superlink", "flower-supernode", "flwr"),
+    *("mkdir", "openssl", "pip", "python", "ssh-keygen"),
+}
+SETTINGS = {
+    *(
+        f"{section}.{key}"
+        for section, keys in load_plan(None, []).to_json().items()
+        for key in keys
+    ),
+    *("run.out", "run.resume"),
+}
+"""On Flower these have ``tacit.`` in front, like modules."""
+OTHER_TOML = {"superlink", "tool"}
+"""Of Flower, which reads these."""
 
 
-def python_of(page: str) -> dict[str, Any]:
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    return names
+def test_every_page_is_checked() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "docs/index.md", "benchmarks/README.md"} < set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            assert re.fullmatch(r"https://[a-z0-9.-]+\.[a-z]{2,}(/\S*)?", link), link
+            continue
+        target, _, anchor = link.partition("#")
+        file = (ROOT / page).parent / target if target else ROOT / page
+        assert file.is_file(), f"{page} links to {link}"
+        if anchor:
+            aim = file.resolve().relative_to(ROOT).as_posix()
+            assert anchor in anchors(aim), f"{page} links to {link}; there is {anchors(aim)}"
+
+
+def test_the_site_builds_without_a_warning_and_needs_nobody_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    built = {path.relative_to(tmp_path / "site").as_posix() for path in tmp_path.rglob("*.html")}
+    for page in PAGES:
+        if page.startswith("docs/"):
+            assert page.removeprefix("docs/").replace(".md", ".html") in built
+    front = (tmp_path / "site" / "index.html").read_text()
+    for page in built - {"404.html"}:
+        html = (tmp_path / "site" / page).read_text()
+        assert not re.findall(r"""(?:src|<link[^>]*href)=["']?(?:https?:)?//""", html), page
+        assert page.startswith("repository/") or f'href="{page}"' in front, f"{page} is not listed"
+    assert "repository/benchmarks/index.html" in built
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_are_of_a_kind_that_is_checked(page: str) -> None:
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{block}: {block.language!r}"
+        known = block.mark in ("", RUN, PRINTED) or block.elsewhere
+        assert known, f"{block}: {block.mark}"
+
+
+def test_hardly_a_block_is_let_off() -> None:
+    assert len([block for block in all_blocks(*LANGUAGES) if block.elsewhere]) <= 1
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/combine.md", "docs/selection.md", "docs/training.md"]
+    "page", sorted({block.page for block in all_blocks(*LANGUAGES) if block.runs})
 )
-def test_python_of_a_page_runs_within_its_budget(page: str) -> None:
-    assert python_of(page)["result"].privacy.epsilon <= 1
+def test_a_page_runs_and_prints_what_it_shows(page: str) -> None:
+    assert namespace(page)["__name__"] == "__main__"
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/combine.md", "docs/selection.md", "docs/your-model.md"]
+)
+def test_python_of_a_page_stays_within_its_budget(page: str) -> None:
+    assert namespace(page)["result"].privacy.epsilon <= 1
+
+
+@pytest.mark.parametrize("block", all_blocks("toml"), ids=str)
+def test_toml_is_a_plan(block: Block, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(block.text)
+    sections = set(tomllib.loads(block.text))
+    if sections & {"oracle", "front"}:
+        load_pareto_plan(plan, [])
+    elif not sections & OTHER_TOML:
+        load_plan(plan, [])
+
+
+@pytest.mark.parametrize("block", all_blocks(*SHELL), ids=str)
+def test_commands_exist_with_their_options(block: Block) -> None:
+    for words, _ in block.commands():
+        program, *rest = words
+        if Path(program).name == "tacit":
+            check_command(rest)
+        elif program == "make":
+            assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
+        elif program == "python" and rest[0].endswith(".py"):
+            assert (ROOT / rest[0]).is_file(), f"{block}: {words}"
+        elif not (ROOT / program).is_file():
+            assert Path(program).name in OTHER_PROGRAMS, f"{block}: {words}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_functions_and_tests_that_a_text_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
+        assert re.search(rf"^    def {name}\(|^def {name}\(", (ROOT / file).read_text(), re.M), name
+    for name in re.findall(r"`(tacit(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?)`", text):
+        if name.removeprefix("tacit.") not in SETTINGS:
+            assert pkgutil.resolve_name(name) is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_text_exist(page: str) -> None:
+    for mention in mentions(page):
+        check_mention(mention)
+
+
+def test_a_wrong_page_would_be_noticed() -> None:
+    """The checks themselves: what is not there is refused, what is printed otherwise is seen."""
+    for words in (["tune", "--sett", "a.b=1"], ["tunes"], ["ledger", "burn"], ["plan", "-x"]):
+        with pytest.raises(click.UsageError):
+            check_command(words)
+    with pytest.raises(ValueError, match="candidate"):
+        check_command(["tune", "--set", "search.candidate=30"])
+    with pytest.raises(AssertionError, match="burn"):
+        check_mention("tacit ledger burn")
+    assert printed_as_shown("a ... c\nd", "a b c\nd\n")
+    assert not printed_as_shown("a ... c", "a b d")
 
 
 def test_python_of_private_training_returns_the_model() -> None:
-    result = python_of("docs/averaging.md")["result"]
+    result = namespace("docs/averaging.md")["result"]
     assert 7 < result.privacy.epsilon <= 8
     assert [array.shape for array in result.weights] == [(1, 10, 64), (1, 10)]
     assert "training of the model" in result.privacy.covers
 
 
 def test_python_of_fronts_searches_one() -> None:
-    front = python_of("docs/pareto.md")["front"]
+    front = namespace("docs/pareto.md")["front"]
     assert len(front.points) == 12
 
 
+def test_ten_minutes_end_with_the_model_that_was_reported() -> None:
+    found = namespace("docs/ten-minutes.md")
+    assert found["accuracy"] == pytest.approx(found["result"]["accuracy"], abs=0.005)
+
+
+def test_the_algorithm_of_the_extending_page_passes_the_contract() -> None:
+    tuner = namespace("docs/extending.md")["Elimination"]()
+    contract = contracts.TestEveryTuner()
+    contract.test_declares_at_least_what_it_spends(tuner)
+    contract.test_stays_within_its_budget(tuner)
+    contract.test_chooses_a_member_of_the_space(tuner)
+    contract.test_draws_the_same_candidates_from_the_same_seed(tuner)
+    contracts.test_every_tuner_that_asks_is_refused_before_it_does(tuner)
+    contracts.test_every_private_tuner_costs_more_with_less_noise(tuner)
+
+
 def test_three_lines_load_a_score_table() -> None:
-    found = python_of("docs/tables.md")
+    found = namespace("docs/tables.md")
     assert found["scores"].shape == (100, 100)
     assert 0.8 < found["accuracy"].max() < 1
 
@@ -61,32 +217,6 @@ def test_every_data_set_and_partition_is_explained() -> None:
     page = (ROOT / "docs" / "data.md").read_text()
     explained = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
     assert explained == [*DATASETS, *PARTITIONS]
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]:
-        for target in re.findall(r"\]\(([^):#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_plan_of_the_readme_is_what_the_command_prints() -> None:
-    shown = re.search(r"\$ \S*tacit (plan .*?)\n(.*?)```", README, re.DOTALL)
-    assert shown
-    printed = subprocess.run(
-        [sys.executable, "-c", "from tacit.cli import main; main()", *shown.group(1).split()],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "120"},
-    ).stdout
-    lines = [line.rstrip() for line in printed.splitlines()]
-    assert lines == shown.group(2).splitlines()
-
-
-@pytest.mark.parametrize("target", re.findall(r"make ([\w-]+)", README))
-def test_make_targets_of_the_readme_exist(target: str) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +238,7 @@ def test_every_key_of_a_plan_is_explained_with_its_default(page: str, plan: Any)
 
 
 def test_numbers_of_the_dp_hype_page_are_recorded() -> None:
-    page = (ROOT / "docs" / "dp-hype.md").read_text()
+    page = (ROOT / "docs" / "papers" / "dp-hype.md").read_text()
     shown = re.findall(r"^\| (adult|digits|mnist|cifar-10) \| .*$", page, re.MULTILINE)
     recorded = sorted(ROOT.glob("benchmarks/dp-hype/*.json"))
     assert len(shown) == len(recorded) > 0
@@ -135,7 +265,7 @@ def test_numbers_of_the_training_page_are_recorded() -> None:
 
 
 def test_numbers_of_the_combining_page_are_recorded() -> None:
-    page = " ".join((ROOT / "docs" / "combine.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "papers" / "privtuna.md").read_text().split())
     default, paper_rate = (
         json.loads((ROOT / "benchmarks" / "combine" / name).read_text())
         for name in ("combine.json", "paper-rate.json")
@@ -160,7 +290,7 @@ def claim_line(found: dict[str, Any]) -> str:
 
 
 def test_numbers_of_adaptive_rates_are_recorded() -> None:
-    page = (ROOT / "docs" / "while-training.md").read_text()
+    page = (ROOT / "docs" / "papers" / "adadp.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "adaptive.json").read_text())
     for claim in recorded["claims"]:
         assert claim_line(claim) in page
@@ -171,7 +301,7 @@ def test_numbers_of_adaptive_rates_are_recorded() -> None:
 
 
 def test_numbers_of_feathers_are_recorded() -> None:
-    page = (ROOT / "docs" / "while-training.md").read_text()
+    page = (ROOT / "docs" / "papers" / "feathers.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "feathers.json").read_text())
     for claim in recorded["claims"]:
         assert claim_line(claim) in page
@@ -180,11 +310,12 @@ def test_numbers_of_feathers_are_recorded() -> None:
         seconds = sum(row["seconds"] for row in own) / len(own)
         cells = " | ".join(f"{row['accuracy']:.3f}" for row in own)
         assert f"| {method} | {cells} | {seconds:.0f} s |" in page
-    for row in recorded["fraud_table"]:
+    claimed = [row["rewards_if_clipped"] for row in recorded["published"]]
+    for row, alone in zip(recorded["fraud_table"], claimed, strict=True):
         numbers = f"{row['f1']:.3f} ({row['least']:.3f} to {row['most']:.3f})"
         epsilon = str(row["epsilon"])
         shown = "∞" if epsilon.startswith(("inf", "Inf")) else f"{row['epsilon']:g}"
-        assert f"| {shown} | {numbers} |" in page
+        assert f"| {shown} | {numbers} | {'' if alone is None else f'{alone:.0f}'} |" in page
     assert recorded["core_seconds"] < 2 * 100 * 60, "a recorded run fits in 100 minutes on 2 cores"
 
 
@@ -246,7 +377,7 @@ def test_recorded_measurements_can_be_read() -> None:
 
 
 def test_numbers_of_private_selection_are_recorded() -> None:
-    page = (ROOT / "docs" / "selection.md").read_text()
+    page = (ROOT / "docs" / "papers" / "adadp.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "selection.json").read_text())
     for data, mean in dict.fromkeys((row["data"], row["mean_runs"]) for row in recorded["rows"]):
         own = {
@@ -262,7 +393,7 @@ def test_numbers_of_private_selection_are_recorded() -> None:
 
 
 def test_numbers_of_the_front_are_recorded() -> None:
-    page = (ROOT / "docs" / "pareto.md").read_text()
+    page = (ROOT / "docs" / "papers" / "dpareto.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "pareto.json").read_text())
     for claim in recorded["claims"]:
         assert claim_line(claim) in page

@@ -101,6 +101,7 @@ LAYERS = (
     ),
     ("commands.bench",),
     ("cli",),
+    ("__main__",),
 )
 """Each module imports from earlier layers only."""
 HEAVY = (

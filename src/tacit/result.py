@@ -129,6 +129,12 @@ class Result:
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
     do not tell. ``rounds`` has what a method that trains told of each; ``weights``, its model, are
     not part of the JSON.
+
+    >>> import tacit
+    >>> clients = [lambda config, best=best: abs(config["x"] - best / 20) for best in range(20)]
+    >>> result = tacit.tune(clients, {"x": tacit.Float(0.0, 1.0)}, tacit.Vote(2, candidates=8))
+    >>> result.method, result.clients, len(result.tally), result.privacy.epsilon <= 1
+    ('vote', Turnout(asked=20, answered=20), 8, True)
     """
 
     method: str

@@ -101,6 +101,11 @@ class PrivateAveraging:
     beforehand. So the rounds compose, with each other and with the choice before them. Running
     statistics are refused: they have no clipping norm of their own.
 
+    >>> model = (np.zeros((1, 10, 64), np.float32), np.zeros((1, 10), np.float32))
+    >>> averaging = PrivateAveraging(rounds=5, epochs=2, clip=0.5)
+    >>> averaging.unit(model), averaging.event(model, unit=40, variance=50.0).times
+    (128, 5)
+
     Args:
         rounds: how often everybody trains.
         epochs: how long, each time.

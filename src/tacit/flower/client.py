@@ -49,6 +49,9 @@ def answer(
 ) -> None:
     """Let a ClientApp answer Tacit's questions beside whatever else it does.
 
+    >>> app = ClientApp()
+    >>> answer(app, lambda context: lambda config: (config["lr"] - 0.1) ** 2)
+
     Args:
         app: the ClientApp; it gets a handler for messages of the type ``query.tacit``.
         client: makes the client that scores configurations, from Flower's context; a plain function

@@ -75,6 +75,14 @@ def tune(
 
     Writes ``result.json``, ``ledger.json`` and ``report.html`` to the run's folder and logs where.
 
+    >>> from flwr.app import RecordDict
+    >>> context = Context(1, 1, {}, RecordDict(), {"tacit.search.method": "opt"})
+    >>> tune(None, context, budget=Budget(1.0, 1e-5))
+    Traceback (most recent call last):
+        ...
+    ValueError: search.method is 'opt'; allowed here is 'vote', 'combine' or 'flora': give another \
+method to tune() itself
+
     Args:
         grid: the grid of the ServerApp.
         context: its context; the settings stand in ``context.run_config``.

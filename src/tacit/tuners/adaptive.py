@@ -42,6 +42,13 @@ RATE = "learning_rate"
 class AdaptiveRate:
     """One model, trained with rates that adapt.
 
+    >>> from tacit.space import Float
+    >>> def start(models):  # one small matrix a model
+    ...     return (np.zeros((models, 2, 3), np.float32),)
+    >>> method = AdaptiveRate(start, rounds=3)
+    >>> method.event(Space({"learning_rate": Float(1e-3, 1.0, log=True)}), variance=50.0).times
+    3
+
     Args:
         start: common initial weights for so many models.
         rounds: how often everybody trains.

@@ -103,6 +103,10 @@ class Estimates:
 class Stage:
     """Phases of reward rounds and training rounds in turn, with every number declared.
 
+    >>> stage = Stage(phases=2, drawn=3, most_rounds=2, train_rounds=4)
+    >>> stage.averaging.rounds
+    8
+
     Args:
         phases: how often both happen.
         drawn: configurations tried in a reward round.

@@ -25,7 +25,12 @@ from tacit.tuners.tuner import Outcome
 
 @dataclass(frozen=True)
 class RandomGuess:
-    """A random candidate (RANDGUESS): nobody is asked, nothing is spent."""
+    """A random candidate (RANDGUESS): nobody is asked, nothing is spent.
+
+    >>> from tacit.space import Float
+    >>> RandomGuess(candidates=8).event(Space({"x": Float(0.0, 1.0)}), variance=1.0)
+    Composed(events=())
+    """
 
     candidates: int = 100
     sampling: str = "sobol"
@@ -48,6 +53,11 @@ class Opt:
     ``start(p)`` gives common initial weights for p models, of which the first ``trained`` arrays
     are trained (None: all) and the others running statistics. The server's learning rate and
     momentum may be among what is chosen: PrivTuna calls this federated grid search (GHO).
+
+    >>> from tacit.space import Float
+    >>> opt = Opt(lambda models: (np.zeros((models, 2, 3), np.float32),), candidates=8)
+    >>> opt.event(Space({"x": Float(0.0, 1.0)}), variance=1.0)
+    Unprotected(what='LocalTraining')
     """
 
     start: Callable[[int], Weights] = field(repr=False)

@@ -95,6 +95,13 @@ class Exponentiated:
 class FedEx:
     """Weight sharing over sampled configurations.
 
+    >>> from tacit.space import Float
+    >>> def start(models):  # one small matrix a model
+    ...     return (np.zeros((models, 2, 3), np.float32),)
+    >>> method = FedEx(start, rounds=3, candidates=4)
+    >>> method.event(Space({"learning_rate": Float(1e-3, 1.0, log=True)}), variance=50.0).times
+    3
+
     Args:
         start: common initial weights for so many models, of the network that ``fixed`` names.
         rounds: how often everybody trains.

@@ -47,6 +47,15 @@ DARTS: Config = {
 class Feathers:
     """Search, then evaluation.
 
+    >>> from tacit.space import Float
+    >>> def start(config):  # a network of one small matrix, whatever its architecture
+    ...     return (np.zeros((1, 2, 3), np.float32),)
+    >>> few = Stage(phases=1, drawn=2, most_rounds=1, train_rounds=2)
+    >>> method = Feathers(start, lambda weights: "none", replace(few, rule=Bilevel()), few)
+    >>> declared = method.event(Space({"learning_rate": Float(1e-3, 1.0)}), variance=50.0)
+    >>> [[rounds.times for rounds in stage.events] for stage in declared.events]
+    [[1, 2], [1, 2]]
+
     Args:
         start: common initial weights for a network: of the architecture named by a configuration,
             or of the search network for an empty one.

@@ -51,6 +51,13 @@ _STACKED = 16
 class Selection:
     """Random candidates, trained privately by one holder of data; the best is released.
 
+    >>> from tacit.space import Float
+    >>> rows = Examples(np.zeros((60, 2), np.float32), np.zeros(60, np.int64))
+    >>> own, others = rows.take(np.arange(40)), rows.take(np.arange(40, 60))
+    >>> method = Selection(Recipe(lot=4, steps=6), own, others, classes=2, runs=Runs(3.0, 1.0))
+    >>> method.event(Space({"learning_rate": Float(0.1, 10.0, log=True)}), variance=2.0).rate
+    0.1
+
     Args:
         recipe: the network, the optimiser, lots and steps; lots are drawn by chance.
         examples: what models are trained on.

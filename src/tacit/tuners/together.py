@@ -35,6 +35,14 @@ LEAST_SHARE = 0.1
 class Together:
     """Choose, then train with the choice; :meth:`planned` shares the budget.
 
+    >>> from tacit.space import Float
+    >>> from tacit.tuners.baselines import RandomGuess
+    >>> start = (np.zeros((1, 2, 3), np.float32),)
+    >>> both = Together(RandomGuess(candidates=8), PrivateAveraging(rounds=5, epochs=2), start, 40)
+    >>> choice, training = both.event(Space({"x": Float(0.0, 1.0)}), variance=50.0).events
+    >>> choice.events, training.times
+    ((), 5)
+
     Args:
         method: how to choose.
         training: how to train.

@@ -1,0 +1,1 @@
+"""Benign or malignant? A model that clinics train together."""
