@@ -9,7 +9,16 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
-    ("arrays", "space", "files", "flower_project", "journal", "privacy.skellam", "secure.ring"),
+    (
+        "arrays",
+        "display",
+        "space",
+        "files",
+        "flower_project",
+        "journal",
+        "privacy.skellam",
+        "secure.ring",
+    ),
     ("optima", "secure.bfv", "smoothing", "surfaces"),
     ("cells", "deciding", "secure.circuit"),
     ("secure.multiparty",),
@@ -65,7 +74,8 @@ LAYERS = (
     ("pareto_page", "pareto_plan"),
     ("pareto_job",),
     ("flower.server", "job"),
-    ("flower.simulation",),
+    ("flower.simulation", "runs"),
+    ("studies",),
     ("bench.claims", "bench.feathers_runs", "bench.flower_app", "bench.pieces", "bench.plain_loop"),
     (
         "bench.adaptive",
@@ -88,13 +98,15 @@ LAYERS = (
         "bench.votes",
         "terminal",
     ),
-    ("checkup", "commands.options"),
+    ("checkup", "commands.completion"),
+    ("commands.options", "commands.running"),
     (
         "commands.data",
         "commands.ledger",
         "commands.pareto",
         "commands.price",
         "commands.roster",
+        "commands.runs",
         "commands.tables",
     ),
     ("commands.bench",),

@@ -8,38 +8,24 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn, Protocol
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 import tacit
-from tacit.commands import bench, data, ledger, pareto, price, roster, tables
-from tacit.commands.options import AsJson, DataDir, whole
-from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
+from tacit.commands import bench, data, ledger, pareto, price, roster, runs, tables
+from tacit.commands.completion import run_folders
+from tacit.commands.options import AsJson, Changes, DataDir, PlanFile, fresh_folder, whole
+from tacit.commands.running import begin, go_on
+from tacit.federation import EngineFailed, EvaluationFailed
 from tacit.files import json_text
-from tacit.plan import (
-    TRAINING_METHODS,
-    Plan,
-    load_plan,
-    participation_of,
-    plan_in,
-    settled,
-)
+from tacit.plan import load_plan
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
-from tacit.result import Result
+from tacit.runs import run_in
 from tacit.secure.protocol import SpoiledSum, TooFewClients
-from tacit.terminal import (
-    print_json,
-    print_outlook,
-    print_result,
-    print_training_outlook,
-    progress_bars,
-    round_rows,
-    stage_bars,
-)
+from tacit.terminal import print_json
 
 app = typer.Typer(
     help="Private hyperparameter tuning for federated learning, with the exact price.",
@@ -52,6 +38,7 @@ app.add_typer(roster.app, name="roster")
 app.add_typer(data.app, name="data")
 app.add_typer(tables.app, name="tables")
 app.add_typer(pareto.app, name="pareto")
+app.add_typer(runs.app, name="runs")
 app.add_typer(bench.app, name="bench")
 
 
@@ -89,21 +76,19 @@ def version(
 
 @app.command()
 def tune(
-    plan_file: Annotated[
-        Path | None,
-        typer.Argument(metavar="PLAN.toml", help="The plan; default: the digits example."),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the plan; repeatable."),
-    ] = None,
+    plan_file: PlanFile = None,
+    changes: Changes = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: a new one in tacit-runs."),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Go on with the run in this folder, as planned."),
+        typer.Option(
+            metavar="FOLDER",
+            autocompletion=run_folders,
+            help="Go on with the run in this folder, as planned.",
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -130,29 +115,11 @@ def tune(
             "found --resume with a plan, --set, --seed, --data-dir or --out; allowed is --resume "
             "alone: a run goes on as it was planned"
         )
-    planned = load_plan(plan_file, chosen) if resume is None else plan_in(resume)
-    fresh = Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
-    folder = resume or out or fresh
-    planned, strategy = settled(planned, participation_of(planned))
-    if not as_json:
-        print_outlook(planned, strategy)
-        if planned.training.private or planned.search.method in TRAINING_METHODS:
-            from tacit.job import method_of
-
-            print_training_outlook(planned, method_of(planned))
-    with progress_bars() as progress:
-        engine = _engine(planned.federation.engine)
-        result = engine(
-            planned,
-            folder,
-            stage_bars(progress),
-            round_rows(progress),
-            resume=resume is not None,
-        )
-    if as_json:
-        print_json(result.to_json())
-    else:
-        print_result(result, folder)
+    if resume is not None:
+        go_on(run_in(resume), as_json=as_json)
+        return
+    planned = load_plan(plan_file, chosen)
+    begin(planned, out or fresh_folder(planned.search.method), as_json=as_json)
 
 
 @app.command()
@@ -176,22 +143,3 @@ def new(
     console.print(
         f"Next: cd {folder} && flwr run . --stream --federation-config 'num-supernodes=50'"
     )
-
-
-class _Engine(Protocol):
-    """What carries out a plan."""
-
-    def __call__(
-        self, plan: Plan, out: Path, progress: Progress, watch: Watch, *, resume: bool
-    ) -> Result: ...
-
-
-def _engine(name: str) -> _Engine:
-    """What carries out a plan; each is imported only when it is asked for."""
-    if name == "flower-simulation":
-        from tacit.flower import simulation
-
-        return simulation.run
-    from tacit import job
-
-    return job.run

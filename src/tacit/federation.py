@@ -112,8 +112,9 @@ class LocalChannel:
 
 @dataclass
 class StageCost:
-    """What one stage took: seconds on the wall, bytes of all clients together."""
+    """What one stage took: requests to everybody, seconds on the wall, bytes of all together."""
 
+    exchanges: int = 0
     seconds: float = 0.0
     up: int = 0
     down: int = 0
@@ -389,6 +390,7 @@ class Federation:
         cost = self.costs.setdefault(stage, StageCost())
         start = time.perf_counter()
         replies = self.channel.ask(stage, requests)
+        cost.exchanges += 1
         cost.seconds += time.perf_counter() - start
         cost.down += sum(map(len, requests.values()))
         cost.up += sum(map(len, replies.values()))

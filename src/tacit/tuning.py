@@ -179,6 +179,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         bytes={
             stage: {"up": cost.up, "down": cost.down} for stage, cost in federation.costs.items()
         },
+        exchanges=sum(cost.exchanges for cost in federation.costs.values()),
         ledger=federation.ledger.extract(federation.run),
     )
 

@@ -27,7 +27,10 @@ def ledger_create(
     delta: Delta,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a federation's ledger with its lifetime budget."""
+    """Begin a federation's ledger with its lifetime budget.
+
+    Example: tacit ledger create clinics.sqlite --federation clinics --epsilon 4 --delta 1e-5
+    """
     ledger = Ledger.create(path, federation, Budget(epsilon, delta))
     print_ledger(ledger, as_json=as_json)
 
@@ -40,7 +43,10 @@ def ledger_amend(
     reason: Annotated[str, typer.Option(help="Who allowed it and why; kept on record.")],
     as_json: AsJson = False,
 ) -> None:
-    """Set another budget from now on; the old one stays on record."""
+    """Set another budget from now on; the old one stays on record.
+
+    Example: tacit ledger amend clinics.sqlite --epsilon 6 --delta 1e-5 --reason "board, 3 May"
+    """
     ledger = Ledger(path)
     ledger.amend(Budget(epsilon, delta), reason)
     print_ledger(ledger, as_json=as_json)
@@ -48,7 +54,10 @@ def ledger_amend(
 
 @app.command("show")
 def ledger_show(path: LedgerFile, as_json: AsJson = False) -> None:
-    """Every charge, the lifetime total and what is left."""
+    """Every charge, the lifetime total and what is left.
+
+    Example: tacit ledger show clinics.sqlite
+    """
     print_ledger(Ledger(path), as_json=as_json)
 
 
