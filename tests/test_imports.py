@@ -74,8 +74,9 @@ LAYERS = (
     ("pareto_page", "pareto_plan"),
     ("pareto_job",),
     ("flower.server", "job"),
-    ("flower.simulation", "runs"),
-    ("studies",),
+    ("contenders", "flower.simulation", "runs"),
+    ("compare", "studies"),
+    ("compare_tables",),
     ("bench.claims", "bench.feathers_runs", "bench.flower_app", "bench.pieces", "bench.plain_loop"),
     (
         "bench.adaptive",
@@ -98,7 +99,7 @@ LAYERS = (
         "bench.votes",
         "terminal",
     ),
-    ("checkup", "commands.completion"),
+    ("checkup", "commands.completion", "compare_page"),
     ("commands.options", "commands.running"),
     (
         "commands.data",
@@ -109,7 +110,7 @@ LAYERS = (
         "commands.runs",
         "commands.tables",
     ),
-    ("commands.bench",),
+    ("commands.bench", "commands.compare"),
     ("cli",),
 )
 """Each module imports from earlier layers only."""

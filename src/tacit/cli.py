@@ -15,12 +15,19 @@ import typer
 from rich.console import Console
 
 import tacit
-from tacit.commands import bench, data, ledger, pareto, price, roster, runs, tables
+from tacit.commands import bench, compare, data, ledger, pareto, price, roster, runs, tables
 from tacit.commands.completion import run_folders
-from tacit.commands.options import AsJson, Changes, DataDir, PlanFile, fresh_folder, whole
+from tacit.commands.options import (
+    AsJson,
+    Changes,
+    DataDir,
+    PlanFile,
+    data_dir_change,
+    fresh_folder,
+    whole,
+)
 from tacit.commands.running import begin, go_on
 from tacit.federation import EngineFailed, EvaluationFailed
-from tacit.files import json_text
 from tacit.plan import load_plan
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.runs import run_in
@@ -33,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("plan")(price.plan)
+app.command("compare")(compare.compare)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(roster.app, name="roster")
 app.add_typer(data.app, name="data")
@@ -107,9 +115,8 @@ def tune(
 
     Example: tacit tune --set privacy.epsilon=0.5 --set federation.clients=100
     """
-    chosen = [*(changes or []), *([] if seed is None else [f"search.seed={seed}"])]
-    if data_dir is not None:
-        chosen.append(f"task.data_dir={json_text(str(data_dir))}")
+    seeded = [] if seed is None else [f"search.seed={seed}"]
+    chosen = [*(changes or []), *seeded, *data_dir_change(data_dir)]
     if resume is not None and (plan_file or chosen or out):
         raise ValueError(
             "found --resume with a plan, --set, --seed, --data-dir or --out; allowed is --resume "

@@ -197,14 +197,27 @@ def _network(result: Result) -> Config:
 
 
 def _local(parts: Parts, progress: Progress) -> Federation:
-    terms, journal = parts.plan.federation, parts.journal()
+    journal = parts.journal()
+    return in_process(parts, parts.clients, parts.ledger(), journal.pieces[RUN], progress, journal)
+
+
+def in_process(
+    parts: Parts,
+    clients: Sequence[TorchClient],
+    ledger: Ledger,
+    run: str,
+    progress: Progress,
+    journal: Journal | None = None,
+) -> Federation:
+    """The server's side of a plan, with all clients in this process."""
+    terms = parts.plan.federation
     if isinstance(parts.method, Selection):
-        return lone_holder(parts.ledger(), journal.pieces[RUN], parts.variance, journal)
+        return lone_holder(ledger, run, parts.variance, journal)
     return local_federation(
-        parts.clients,
+        clients,
         parts.participation,
-        parts.ledger(),
-        run=journal.pieces[RUN],
+        ledger,
+        run=run,
         journal=journal,
         variance=parts.variance,
         secure=terms.secure,

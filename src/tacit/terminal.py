@@ -28,7 +28,7 @@ from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
 from tacit.plan import combining, voting
 from tacit.privacy.accounting import Budget, spent
-from tacit.privacy.ledger import Ledger, line_json
+from tacit.privacy.ledger import COLUMNS, Ledger, line_json
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import (
     CLEAR_REWARD,
@@ -172,19 +172,10 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     table = Table(title=f"Ledger of {ledger.federation}", title_justify="left")
-    for name in ("line", "time", "run", "question"):
-        table.add_column(name)
-    table.add_column("ε alone", justify="right")
-    table.add_column("ε so far", justify="right")
-    for charge in charges:
-        table.add_row(
-            str(charge.number),
-            charge.time,
-            charge.run,
-            charge.label,
-            rounded_up(charge.alone.epsilon),
-            rounded_up(charge.total.epsilon),
-        )
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if "ε" in name else "left")
+    for row in ledger.rows():
+        table.add_row(*row)
     if charges:
         console.print(table)
     else:

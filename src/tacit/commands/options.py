@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tacit.commands import completion
+from tacit.files import json_text
 from tacit.runs import RUNS
 
 
@@ -26,6 +27,11 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"found {text!r}; allowed is a number") from None
+
+
+def data_dir_change(folder: Path | None) -> list[str]:
+    """``--data-dir`` as a change of a plan."""
+    return [] if folder is None else [f"task.data_dir={json_text(str(folder))}"]
 
 
 def fresh_folder(kind: str) -> Path:

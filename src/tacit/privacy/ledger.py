@@ -28,6 +28,7 @@ from tacit.display import rounded_up, rows_html
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import Event, compose, from_json, to_json
 
+COLUMNS = ("line", "time", "run", "question", "ε alone", "ε so far")
 _APPLICATION = 0x54616369
 _VERSION = 1
 _LOCK_SECONDS = 600.0
@@ -188,7 +189,11 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     def _repr_html_(self) -> str:
         """For notebooks: every charge and the total."""
-        rows = [
+        return rows_html(f"Ledger of {self.federation}: {self._state()}", COLUMNS, self.rows())
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Every charge for people to read, in :data:`COLUMNS`."""
+        return [
             (
                 str(charge.number),
                 charge.time,
@@ -199,8 +204,6 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             )
             for charge in self.charges()
         ]
-        head = ("line", "time", "run", "question", "ε alone", "ε so far")
-        return rows_html(f"Ledger of {self.federation}: {self._state()}", head, rows)
 
     def _state(self) -> str:
         budget, total = self.budget, self.total()
