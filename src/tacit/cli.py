@@ -1,7 +1,7 @@
 """The command line: ``tacit tune`` and ``tacit plan``, and the groups of commands.
 
 Bad input ends with exit code 2 and a sentence on standard error; ``--json`` prints one JSON
-document on standard output and nothing else there.
+document on standard output and nothing else there. ``docs/command-line.md`` has all exit codes.
 """
 
 from __future__ import annotations
@@ -50,21 +50,31 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(bench.app, name="bench")
 
 
+BAD_INPUT = 2
+"""Exit code of wrong input and of what is refused before anybody is asked."""
+NOTHING_OPENED = 3
+"""Exit code where clients were asked and nothing could be opened; what was charged stays so."""
+
+
 def main() -> None:
-    """Run the command line; expected errors become one sentence and exit code 2."""
+    """Run the command line; expected errors become one sentence and an exit code.
+
+    What is not expected shows where it happened and ends with 1; Ctrl-C, which Typer minds, with
+    130.
+    """
     try:
         app()
     except (ValueError, LedgerError, BudgetExceeded, EvaluationFailed, ImportError) as error:
         _fail(str(error))
     except (TooFewClients, SpoiledSum, EngineFailed) as error:
-        _fail(str(error), code=3)
+        _fail(str(error), NOTHING_OPENED)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")
     except sqlite3.Error as error:
         _fail(f"the ledger could not be read: {error}")
 
 
-def _fail(message: str, code: int = 2) -> NoReturn:
+def _fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     console.print(f"tacit: {message}", style="red")
     sys.exit(code)

@@ -211,6 +211,17 @@ def working(words: str) -> Iterator[None]:
 
 
 @contextmanager
+def interruptible(hint: str) -> Iterator[None]:
+    """Whoever presses Ctrl-C is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Interrupted. {hint}")
+        raise
+
+
+@contextmanager
 def counting_bar(words: str) -> Iterator[Callable[[int, int], None]]:
     """One bar for work in pieces: call it with how many are done and how many there are."""
     with progress_bars() as progress:
@@ -233,10 +244,16 @@ def download_bars() -> Progress:
 
 
 def stage_bars(progress: Progress) -> Callable[[str, int, int | None], None]:
-    """One bar a stage, made when the stage begins and started anew when it is repeated."""
+    """One bar a stage, made when the stage begins and started anew when it is repeated.
+
+    Until the first stage begins, a bar without an end says that something is being done.
+    """
     bars: dict[str, TaskID] = {}
+    before = [progress.add_task("working", total=None)]
 
     def show(stage: str, done: int, total: int | None) -> None:
+        while before:
+            progress.remove_task(before.pop())
         if stage not in bars:
             bars[stage] = progress.add_task(stage, total=total)
         progress.update(bars[stage], completed=done, total=total)

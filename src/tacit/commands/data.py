@@ -30,7 +30,7 @@ from tacit.data.folders import MissingData, locate
 from tacit.data.holdings import label_counts, table
 from tacit.data.partitions import deal, feature_noise, partition
 from tacit.files import write_whole
-from tacit.terminal import download_bars, print_json, stage_bars
+from tacit.terminal import download_bars, print_json, stage_bars, working
 
 app = typer.Typer(help="Data sets, and how they are dealt to clients.", no_args_is_help=True)
 
@@ -122,13 +122,15 @@ def show(
         noise=noise,
         smallest=smallest,
     )
-    dataset = sources.load(name, data_dir)
-    parts = deal(dataset, dealt, clients, np.random.default_rng(seed))
+    with working(f"dealing {name}"):
+        dataset = sources.load(name, data_dir)
+        parts = deal(dataset, dealt, clients, np.random.default_rng(seed))
     counts, deviations = label_counts(parts, len(dataset.classes)), feature_noise(dealt, clients)
     path = out or Path("tacit-runs") / f"data-{name}-{partition_name}-{clients}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn = figure(name, dataset.classes, counts, repr(dealt), deviations)
-    write_whole(path, drawn.to_html(include_plotlyjs=True))
+    with working("drawing"):
+        drawn = figure(name, dataset.classes, counts, repr(dealt), deviations)
+        write_whole(path, drawn.to_html(include_plotlyjs=True))
     held = table(dataset.classes, counts, deviations)
     if as_json:
         print_json(

@@ -14,7 +14,7 @@ from tacit.membership import Membership
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.receipts import Disagreement, check_receipts, count_by_line, read_receipts
-from tacit.terminal import print_json, print_ledger
+from tacit.terminal import print_json, print_ledger, working
 
 app = typer.Typer(help="What a federation has spent.", no_args_is_help=True)
 
@@ -81,8 +81,9 @@ def ledger_verify(
     Example: tacit ledger verify ledger.sqlite --receipts collected --roster roster.toml
     """
     ledger = Ledger(path)
-    audit = _audit(ledger, receipts or [], roster)
-    problems = ledger.verify()
+    with working("recomputing every line"):
+        audit = _audit(ledger, receipts or [], roster)
+        problems = ledger.verify()
     lines = len(ledger)
     if as_json:
         print_json(

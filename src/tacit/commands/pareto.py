@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from tacit import pareto_job
 from tacit.commands.options import AsJson, fresh_folder, number
 from tacit.pareto_plan import load_pareto_plan
-from tacit.terminal import print_json, progress_bars
+from tacit.terminal import print_json, progress_bars, working
 
 
 class _RunsByDefault(TyperGroup):
@@ -105,7 +105,8 @@ def suggest(
             upper = "" if math.isinf(most) else f", up to {most:g}"
             raise ValueError(f"--{name} is {wish:g}; allowed is a number above 0{upper}")
     error = None if accuracy is None else 1 - accuracy
-    found = pareto_job.suggest(folder, epsilon=epsilon, error=error)
+    with working("fitting the model"):
+        found = pareto_job.suggest(folder, epsilon=epsilon, error=error)
     if as_json:
         print_json(asdict(found))
         return

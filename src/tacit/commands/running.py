@@ -13,6 +13,7 @@ from tacit.plan import TRAINING_METHODS, Plan, participation_of, settled
 from tacit.result import Result
 from tacit.runs import FINISHED, Outstanding, Run, outstanding
 from tacit.terminal import (
+    interruptible,
     print_json,
     print_outlook,
     print_result,
@@ -77,18 +78,14 @@ def announcement(run: Run, still: Outstanding) -> str:
 
 
 def _carry_out(plan: Plan, folder: Path, *, as_json: bool, resume: bool) -> None:
-    try:
-        with progress_bars() as progress:
-            result = _engine(plan.federation.engine)(
-                plan, folder, stage_bars(progress), round_rows(progress), resume=resume
-            )
-    except KeyboardInterrupt:
-        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        console.print(
-            "Interrupted; what was charged stays charged, and what was opened is in the journal. "
-            f"Go on with: tacit runs resume {folder}"
+    hint = (
+        "What was charged stays charged, and what was opened is in the journal. Go on with: tacit "
+        f"runs resume {folder}"
+    )
+    with interruptible(hint), progress_bars() as progress:
+        result = _engine(plan.federation.engine)(
+            plan, folder, stage_bars(progress), round_rows(progress), resume=resume
         )
-        raise
     _print(result, folder, as_json=as_json)
 
 
@@ -103,7 +100,9 @@ def _print_training(planned: Plan) -> None:
     if planned.training.private or planned.search.method in TRAINING_METHODS:
         from tacit.job import method_of
 
-        print_training_outlook(planned, method_of(planned))
+        with working("sharing the budget"):
+            method = method_of(planned)
+        print_training_outlook(planned, method)
 
 
 def _engine(name: str) -> _Engine:

@@ -16,7 +16,7 @@ from tacit.commands.running import go_on
 from tacit.display import rounded_up, settings, short
 from tacit.privacy.planner import percent
 from tacit.runs import RUNS, Run, Unreadable, differences, find_runs, named_run
-from tacit.terminal import print_json, print_result
+from tacit.terminal import print_json, print_result, working
 
 app = typer.Typer(help="Runs that lie here: list, show, compare, resume.", no_args_is_help=True)
 
@@ -148,7 +148,8 @@ def export(
     from tacit.studies import export as exported
 
     found = named_run(run)
-    written = exported(found, storage, name or found.name)
+    with working("writing the study"):
+        written = exported(found, storage, name or found.name)
     if as_json:
         print_json(written)
         return
