@@ -120,7 +120,7 @@ def test_a_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("federation.engine=flower-simulation", "every method would be charged for"),
+        ("federation.engine=flower-simulation", "every method is charged for"),
         ("federation.roster_file=roster.toml", "simulates its clients in this process"),
         ("task.train_rounds=0", "allowed for a comparison is 1 and above"),
     ],

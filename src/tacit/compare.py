@@ -92,8 +92,9 @@ def check(plan: Plan) -> None:
         raise ValueError(
             f"federation.engine is {plan.federation.engine!r} and federation.roster_file "
             f"{plan.federation.roster_file!r}; allowed for a comparison are 'local' and none: it "
-            "simulates its clients in this process. On real clients every method would be charged "
-            "for, all of them together: hold one with `tacit tune` or tacit.flower.tune instead"
+            "simulates its clients in this process. On real clients every method is charged for, "
+            "all of them together: tacit.flower.compare in a ServerApp does that "
+            "(docs/compare.md)"
         )
     if not plan.task.train_rounds:
         raise ValueError(

@@ -100,7 +100,7 @@ class Parts:
         alone = isinstance(method, Selection)
         clients = [] if alone else clients_of(plan, dataset, task)
         noise = noise_for(method, plan.space, budget)
-        return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
+        return cls(plan, out, dataset, task, clients, budget, method, run_name(method.name), noise)
 
     @property
     def participation(self) -> Participation:
