@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit import dp_training, endpoint, oracles, query, updates
+from tacit import dp_training, endpoint, federation, oracles, query, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
 from tacit.tuners import selection
@@ -52,6 +52,32 @@ def refund() -> None:
         return charge
 
     setattr(ledger.Ledger, "charge", charge_and_return)  # noqa: B010
+
+
+def line_used_twice() -> None:
+    """A line that was prepaid pays for every question of its kind."""
+    real = federation.Federation._charged
+
+    def kept(self: federation.Federation, event: events.Event, label: str) -> ledger.Charge:
+        before = list(self.prepaid)
+        charge = real(self, event, label)
+        self.prepaid = before
+        return charge
+
+    setattr(federation.Federation, "_charged", kept)  # noqa: B010
+
+
+def forgotten_question() -> None:
+    """A prepaid question that went out before a kill goes out again, on the same line."""
+    real = federation.Federation._charged
+
+    def unnoted(self: federation.Federation, event: events.Event, label: str) -> ledger.Charge:
+        journal, self.journal = self.journal, None
+        charge = real(self, event, label)
+        self.journal = journal
+        return charge
+
+    setattr(federation.Federation, "_charged", unnoted)  # noqa: B010
 
 
 def composed_once() -> None:
@@ -260,6 +286,11 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             seeded_front,
             "test_pareto_job.py::test_a_private_front_has_noise_that_no_seed_tells",
+        ),
+        (line_used_twice, "test_federation.py::test_a_prepaid_line_pays_for_one_question"),
+        (
+            forgotten_question,
+            "test_federation.py::test_a_prepaid_question_that_was_cut_off_is_paid_for_again",
         ),
         (known_order, "tuners/test_selection.py::test_candidates_are_drawn_secretly"),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),

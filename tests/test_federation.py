@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from tacit.combining import LocalFindings
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue
 from tacit.federation import EvaluationFailed, LocalChannel, local_federation
+from tacit.journal import Journal
 from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
@@ -296,3 +298,30 @@ def test_a_server_cannot_ask_others_for_less_noise(roster: bool) -> None:
     with pytest.raises(TooFewClients):
         replace(built, channel=lying).sum(BALLOT, "vote")
     assert all(len(endpoint.ledger) == 0 for endpoint in inner.endpoints)
+
+
+def test_a_prepaid_line_pays_for_one_question() -> None:
+    built = federation([likes(0.5)] * 5, budget=Budget(3.0, 1e-5))
+    built.prepay({"vote": TopVotes(10, 2).release(139.0)})
+    assert [charge.label for charge in built.ledger.charges()] == ["vote"]
+    first = built.sum(BALLOT, "first")
+    assert first.charge.digest == built.ledger.charges()[0].digest
+    second = built.sum(BALLOT, "second")
+    assert [charge.label for charge in built.ledger.charges()] == ["vote", "second"]
+    assert second.charge.digest != first.charge.digest
+
+
+def test_a_prepaid_question_that_was_cut_off_is_paid_for_again(tmp_path: Path) -> None:
+    members, journal = [likes(0.5)] * 5, Journal(tmp_path, {"a": "test"})
+    built = federation(members, budget=Budget(3.0, 1e-5))
+    built.journal, ledger = journal, built.ledger
+    built.prepay({"vote": TopVotes(10, 2).release(139.0)})
+    built.channel = Unreachable(5)
+    with pytest.raises(AssertionError):
+        built.sum(BALLOT, "vote")
+    again = federation(members, budget=Budget(3.0, 1e-5))
+    again.journal, again.ledger = Journal(tmp_path, {"a": "test"}), ledger
+    again.prepay({"vote": TopVotes(10, 2).release(139.0)})
+    assert len(ledger) == 1  # the run is known: what it prepaid is not prepaid twice
+    again.sum(BALLOT, "vote")
+    assert len(ledger) == 2  # but that question was out

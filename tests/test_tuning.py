@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -230,3 +231,13 @@ def test_a_small_space_is_searched_whole() -> None:
     result = tacit.tune([loss] * 40, space, tacit.Vote(votes=1))
     assert len(result.candidates) == 3
     assert result.config == {"x": 0.7}  # 40 votes against noise of deviation 5.4
+
+
+def test_a_result_shows_itself_in_one_line_and_escaped_in_a_notebook() -> None:
+    method = tacit.Vote(votes=5, candidates=20)
+    result = tacit.tune([loss] * 20, {"x": tacit.Float(0.0, 1.0)}, method, seed=1)
+    assert repr(result).startswith("<Result of 'vote': chosen x = ")
+    assert len(repr(result)) < 300
+    assert f"ε = {math.ceil(result.privacy.epsilon * 1e4) / 1e4:g} at δ = 1e-05" in repr(result)
+    unlikely = replace(result, config={"x": "<b>"})
+    assert "<td>x = &lt;b&gt;</td>" in unlikely._repr_html_()

@@ -1,45 +1,38 @@
 """The command line: ``tacit tune`` and ``tacit plan``, and the groups of commands.
 
 Bad input ends with exit code 2 and a sentence on standard error; ``--json`` prints one JSON
-document on standard output and nothing else there.
+document on standard output and nothing else there. ``docs/command-line.md`` has all exit codes.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn, Protocol
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 import tacit
-from tacit.commands import bench, data, ledger, pareto, price, roster, tables
-from tacit.commands.options import AsJson, DataDir, whole
-from tacit.federation import EngineFailed, EvaluationFailed, Progress, Watch
-from tacit.files import json_text
-from tacit.plan import (
-    TRAINING_METHODS,
-    Plan,
-    load_plan,
-    participation_of,
-    plan_in,
-    settled,
+from tacit.commands import bench, compare, data, ledger, pareto, price, roster, runs, tables
+from tacit.commands.completion import run_folders
+from tacit.commands.options import (
+    AsJson,
+    Changes,
+    DataDir,
+    PlanFile,
+    data_dir_change,
+    fresh_folder,
+    whole,
 )
+from tacit.commands.running import begin, go_on
+from tacit.federation import EngineFailed, EvaluationFailed
+from tacit.plan import load_plan
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
-from tacit.result import Result
+from tacit.runs import run_in
 from tacit.secure.protocol import SpoiledSum, TooFewClients
-from tacit.terminal import (
-    print_json,
-    print_outlook,
-    print_result,
-    print_training_outlook,
-    progress_bars,
-    round_rows,
-    stage_bars,
-)
+from tacit.terminal import print_json
 
 app = typer.Typer(
     help="Private hyperparameter tuning for federated learning, with the exact price.",
@@ -47,29 +40,41 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("plan")(price.plan)
+app.command("compare")(compare.compare)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(roster.app, name="roster")
 app.add_typer(data.app, name="data")
 app.add_typer(tables.app, name="tables")
 app.add_typer(pareto.app, name="pareto")
+app.add_typer(runs.app, name="runs")
 app.add_typer(bench.app, name="bench")
 
 
+BAD_INPUT = 2
+"""Exit code of wrong input and of what is refused before anybody is asked."""
+NOTHING_OPENED = 3
+"""Exit code where clients were asked and nothing could be opened; what was charged stays so."""
+
+
 def main() -> None:
-    """Run the command line; expected errors become one sentence and exit code 2."""
+    """Run the command line; expected errors become one sentence and an exit code.
+
+    What is not expected shows where it happened and ends with 1; Ctrl-C, which Typer minds, with
+    130.
+    """
     try:
         app()
     except (ValueError, LedgerError, BudgetExceeded, EvaluationFailed, ImportError) as error:
         _fail(str(error))
     except (TooFewClients, SpoiledSum, EngineFailed) as error:
-        _fail(str(error), code=3)
+        _fail(str(error), NOTHING_OPENED)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")
     except sqlite3.Error as error:
         _fail(f"the ledger could not be read: {error}")
 
 
-def _fail(message: str, code: int = 2) -> NoReturn:
+def _fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     console.print(f"tacit: {message}", style="red")
     sys.exit(code)
@@ -89,21 +94,19 @@ def version(
 
 @app.command()
 def tune(
-    plan_file: Annotated[
-        Path | None,
-        typer.Argument(metavar="PLAN.toml", help="The plan; default: the digits example."),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the plan; repeatable."),
-    ] = None,
+    plan_file: PlanFile = None,
+    changes: Changes = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: a new one in tacit-runs."),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Go on with the run in this folder, as planned."),
+        typer.Option(
+            metavar="FOLDER",
+            autocompletion=run_folders,
+            help="Go on with the run in this folder, as planned.",
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -122,37 +125,18 @@ def tune(
 
     Example: tacit tune --set privacy.epsilon=0.5 --set federation.clients=100
     """
-    chosen = [*(changes or []), *([] if seed is None else [f"search.seed={seed}"])]
-    if data_dir is not None:
-        chosen.append(f"task.data_dir={json_text(str(data_dir))}")
+    seeded = [] if seed is None else [f"search.seed={seed}"]
+    chosen = [*(changes or []), *seeded, *data_dir_change(data_dir)]
     if resume is not None and (plan_file or chosen or out):
         raise ValueError(
             "found --resume with a plan, --set, --seed, --data-dir or --out; allowed is --resume "
             "alone: a run goes on as it was planned"
         )
-    planned = load_plan(plan_file, chosen) if resume is None else plan_in(resume)
-    fresh = Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{planned.search.method}"
-    folder = resume or out or fresh
-    planned, strategy = settled(planned, participation_of(planned))
-    if not as_json:
-        print_outlook(planned, strategy)
-        if planned.training.private or planned.search.method in TRAINING_METHODS:
-            from tacit.job import method_of
-
-            print_training_outlook(planned, method_of(planned))
-    with progress_bars() as progress:
-        engine = _engine(planned.federation.engine)
-        result = engine(
-            planned,
-            folder,
-            stage_bars(progress),
-            round_rows(progress),
-            resume=resume is not None,
-        )
-    if as_json:
-        print_json(result.to_json())
-    else:
-        print_result(result, folder)
+    if resume is not None:
+        go_on(run_in(resume), as_json=as_json)
+        return
+    planned = load_plan(plan_file, chosen)
+    begin(planned, out or fresh_folder(planned.search.method), as_json=as_json)
 
 
 @app.command()
@@ -176,22 +160,3 @@ def new(
     console.print(
         f"Next: cd {folder} && flwr run . --stream --federation-config 'num-supernodes=50'"
     )
-
-
-class _Engine(Protocol):
-    """What carries out a plan."""
-
-    def __call__(
-        self, plan: Plan, out: Path, progress: Progress, watch: Watch, *, resume: bool
-    ) -> Result: ...
-
-
-def _engine(name: str) -> _Engine:
-    """What carries out a plan; each is imported only when it is asked for."""
-    if name == "flower-simulation":
-        from tacit.flower import simulation
-
-        return simulation.run
-    from tacit import job
-
-    return job.run

@@ -28,7 +28,7 @@ from tacit.files import json_text
 from tacit.journal import Journal
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
-from tacit.privacy.events import Composed, Event, Unprotected, compose
+from tacit.privacy.events import Composed, Event, Unprotected, compose, releases
 from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
@@ -44,6 +44,7 @@ from tacit.space import Config
 from tacit.task import Client
 
 EVALUATE = "evaluate"
+_ASKED = "asked on line "
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 ONE_HOLDER = "one holder of data trained on its own records; no client was asked"
 BoolArray = npt.NDArray[np.bool_]
@@ -112,8 +113,9 @@ class LocalChannel:
 
 @dataclass
 class StageCost:
-    """What one stage took: seconds on the wall, bytes of all clients together."""
+    """What one stage took: requests to everybody, seconds on the wall, bytes of all together."""
 
+    exchanges: int = 0
     seconds: float = 0.0
     up: int = 0
     down: int = 0
@@ -189,6 +191,8 @@ class Federation:
     rounds: list[RoundNote] = field(default_factory=list)
     """What methods that train told of their rounds."""
     watch: Watch = lambda _note: None
+    prepaid: list[Charge] = field(default_factory=list)
+    """Lines that were charged for questions that will be asked; see :meth:`prepay`."""
     shortened: bool = False
     """Whether the run had to end early, since it was cut off before and paid for rounds twice."""
 
@@ -214,6 +218,34 @@ class Federation:
         """
         if not self.ledger.knows(self.run):
             self.ledger.check(event, "all questions of this run")
+
+    def prepay(self, events: Mapping[str, Event]) -> None:
+        """Charge for everything that will be asked, by name, before the first question.
+
+        A line each release, which its question takes when it is asked. A run that goes on has its
+        lines from the ledger; those whose questions went out are spent, opened or not.
+        """
+        if self.ledger.knows(self.run):
+            noted = self.journal.pieces if self.journal else {}
+            own = (charge for charge in self.ledger.charges() if charge.run == self.run)
+            self.prepaid = [charge for charge in own if f"{_ASKED}{charge.digest}" not in noted]
+            return
+        self.ledger.check(Composed(tuple(events.values())), "all questions together")
+        self.prepaid = [
+            self.ledger.charge(release, name, self.run)
+            for name, event in events.items()
+            for release in releases(event).elements()
+        ]
+
+    def _charged(self, event: Event, label: str) -> Charge:
+        """The line that pays for a question, from what was prepaid or new."""
+        for charge in self.prepaid:
+            if charge.event == event:
+                if self.journal:  # before anybody is asked: after a kill it counts as spent
+                    self.journal.add(f"{_ASKED}{charge.digest}", label)
+                self.prepaid.remove(charge)
+                return charge
+        return self.ledger.charge(event, label, self.run)
 
     def event_of(self, *bounds: Bound) -> Event:
         """What sums with these bounds cost together."""
@@ -268,7 +300,7 @@ class Federation:
             )
         session = token_bytes(SESSION_BYTES)
         self.secure.check(Round.of(session, mechanism, at_least=at_least))
-        charge = self.ledger.charge(mechanism.event, label, self.run)
+        charge = self._charged(mechanism.event, label)
         question = encode(self._question(session, charge, query, at_least))
         clients = list(self.channel.clients)
         first = self._ask(EVALUATE, dict.fromkeys(clients, question))
@@ -389,6 +421,7 @@ class Federation:
         cost = self.costs.setdefault(stage, StageCost())
         start = time.perf_counter()
         replies = self.channel.ask(stage, requests)
+        cost.exchanges += 1
         cost.seconds += time.perf_counter() - start
         cost.down += sum(map(len, requests.values()))
         cost.up += sum(map(len, replies.values()))

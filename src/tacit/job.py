@@ -24,7 +24,7 @@ from tacit.files import write_whole
 from tacit.journal import Journal, resident_megabytes
 from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining, participation_of, settled, voting
 from tacit.privacy.accounting import Budget
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.selection import SHAPES, Runs
 from tacit.report import write_run
@@ -52,7 +52,10 @@ from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, run_name
 
-RUN = "run"
+RUN, REFUSED = "run", "refused"
+"""What the journal of a run calls its name, and why it was not allowed to ask."""
+RECIPE = {"journal": "run"}
+"""Of the journal of a run."""
 _FILES = (PLAN, "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
 
 
@@ -97,7 +100,7 @@ class Parts:
         alone = isinstance(method, Selection)
         clients = [] if alone else clients_of(plan, dataset, task)
         noise = noise_for(method, plan.space, budget)
-        return cls(plan, out, dataset, task, clients, budget, method, run_name(method), noise)
+        return cls(plan, out, dataset, task, clients, budget, method, run_name(method.name), noise)
 
     @property
     def participation(self) -> Participation:
@@ -124,7 +127,7 @@ class Parts:
 
     def journal(self) -> Journal:
         """What the run opened so far: a run that goes on has its name from there."""
-        found = Journal(self.out, {"journal": "run"})
+        found = Journal(self.out, RECIPE)
         if RUN not in found.pieces:
             found.add(RUN, self.run)
         return found
@@ -135,16 +138,42 @@ def carry_out(
 ) -> Result:
     """Choose, train with the choice, report; ``federate`` says on which engine."""
     parts = Parts.of(plan, out)
-    plan, budget, method, task = parts.plan, parts.budget, parts.method, parts.task
+    text = parts.plan.to_toml()
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / PLAN, plan.to_toml())
+    write_whole(out / PLAN, text)
     federation = federate(parts)
     federation.watch = watch
-    rng = np.random.default_rng(plan.search.seed)
+    if federation.journal and federation.journal.pieces.get(REFUSED):
+        federation.journal.add(REFUSED, None)  # it may be allowed by now
+    try:
+        result = perform(
+            parts,
+            federation,
+            np.random.default_rng(plan.search.seed),
+            lambda chosen: write_run(chosen, text, out),
+        )
+    except BudgetExceeded as error:
+        if federation.journal:
+            federation.journal.add(REFUSED, str(error))
+        raise
+    if result.weights is not None:
+        _save_model(result.weights, parts.task, _network(result), out / "model.npz")
+        write_run(result, text, out)
+    return result
+
+
+def perform(
+    parts: Parts,
+    federation: Federation,
+    rng: np.random.Generator,
+    keep: Callable[[Result], None],
+) -> Result:
+    """Choose, and train with the choice; ``keep`` has the choice as soon as it is paid for."""
+    plan, method, task = parts.plan, parts.method, parts.task
     outcome = method.tune(federation, plan.space, rng)
-    result = conclude(method, outcome, federation, budget)
+    result = conclude(method, outcome, federation, parts.budget)
     result = replace(result, evaluation=_evaluation(task))
-    write_run(result, plan.to_toml(), out)
+    keep(result)
     weights = outcome.weights
     if weights is None and plan.task.train_rounds and parts.trains_in_clear:
         weights = federated_average(
@@ -155,26 +184,40 @@ def carry_out(
             plan.task.train_epochs,
             task.trained,
         )
-    if weights is not None:
-        test = parts.dataset.standardise(parts.dataset.test)
-        network: Config = {ARCHITECTURE: outcome.architecture} if outcome.architecture else {}
-        accuracy = float(task.accuracies(weights, test, network)[0])
-        costs = conclude(method, outcome, federation, budget)  # with the bytes of the training
-        result = replace(costs, accuracy=accuracy, evaluation=_evaluation(task), weights=weights)
-        _save_model(weights, task, network, out / "model.npz")
-        write_run(result, plan.to_toml(), out)
-    return result
+    if weights is None:
+        return result
+    test = parts.dataset.standardise(parts.dataset.test)
+    accuracy = float(task.accuracies(weights, test, _network(result))[0])
+    costs = conclude(method, outcome, federation, parts.budget)  # with the bytes of the training
+    return replace(costs, accuracy=accuracy, evaluation=_evaluation(task), weights=weights)
+
+
+def _network(result: Result) -> Config:
+    return {ARCHITECTURE: result.architecture} if result.architecture else {}
 
 
 def _local(parts: Parts, progress: Progress) -> Federation:
-    terms, journal = parts.plan.federation, parts.journal()
+    journal = parts.journal()
+    return in_process(parts, parts.clients, parts.ledger(), journal.pieces[RUN], progress, journal)
+
+
+def in_process(
+    parts: Parts,
+    clients: Sequence[TorchClient],
+    ledger: Ledger,
+    run: str,
+    progress: Progress,
+    journal: Journal | None = None,
+) -> Federation:
+    """The server's side of a plan, with all clients in this process."""
+    terms = parts.plan.federation
     if isinstance(parts.method, Selection):
-        return lone_holder(parts.ledger(), journal.pieces[RUN], parts.variance, journal)
+        return lone_holder(ledger, run, parts.variance, journal)
     return local_federation(
-        parts.clients,
+        clients,
         parts.participation,
-        parts.ledger(),
-        run=journal.pieces[RUN],
+        ledger,
+        run=run,
         journal=journal,
         variance=parts.variance,
         secure=terms.secure,

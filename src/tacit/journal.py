@@ -28,14 +28,8 @@ class Journal:
         text = json.dumps(recipe, sort_keys=True)
         self.path = folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
         self.pieces: dict[Piece, Any] = {}
-        whole = 0
         if self.path.exists():
-            for line in self.path.read_bytes().splitlines(keepends=True):
-                if not line.endswith(b"\n"):
-                    break
-                piece, result = json.loads(line)
-                self.pieces[piece] = result
-                whole += len(line)
+            self.pieces, whole = read_journal(self.path)
             os.truncate(self.path, whole)
 
     def complete(
@@ -65,6 +59,26 @@ class Journal:
             file.write(json.dumps([piece, result]).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def read_journal(path: Path) -> tuple[dict[Piece, Any], int]:
+    """The finished pieces in a file, and how many of its bytes hold them; nothing is changed."""
+    pieces: dict[Piece, Any] = {}
+    whole = 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break  # cut short by a kill, or being written now
+        try:
+            piece, result = json.loads(line)
+            pieces[piece] = result
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{path}, line {number} cannot be read: a journal has one finished piece a line, "
+                "and something else has written to this one; take the file from a copy, or begin "
+                "anew in another folder"
+            ) from None
+        whole += len(line)
+    return pieces, whole
 
 
 def resident_megabytes(field: str = "VmHWM") -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -30,8 +30,7 @@ from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import FloatArray
 from tacit.secure.protocol import PLAIN
 from tacit.space import Choice, Config, Dimension, Float, Int, Space
-from tacit.tables import ScoreTable
-from tacit.task import FunctionClient
+from tacit.tables import ScoreTable, TableClients
 from tacit.tuners.combine import Combine
 from tacit.tuners.flora import Flora
 from tacit.tuners.tuner import Tuner, noise_for
@@ -386,19 +385,19 @@ class TunerOracle:
     def errors(self, config: Config, seed: int) -> FloatArray:
         tuner = str(config.get("tuner", self.tuner))
         method: Tuner = Combine("mean", "dp") if tuner == "mean" else Flora("sgm", "dp")
-        space = self._box
+        space = self._clients.box
         if tuner == "vote":
-            space = self._grid
+            space = self._clients.grid
             method = Vote(int(config["votes"]), len(self.table.candidates), "grid")
         budget = Budget(float(config["epsilon"]), self.delta)
         variance, rng = noise_for(method, space, budget), np.random.default_rng(seed)
         found = []
         for number in range(self.replications):
             own = number % len(self.table.accuracy)
-            rows = self.table.scores(own)
+            members = self._clients.of_seed(own)
             federation = local_federation(
-                [FunctionClient(partial(self._score, row)) for row in rows],
-                Participation(len(rows), self.dropout),
+                members,
+                Participation(len(members), self.dropout),
                 Ledger.in_memory("simulated", budget),
                 "simulated",
                 variance,
@@ -406,39 +405,12 @@ class TunerOracle:
                 roster=False,
             )
             outcome = method.tune(federation, space, rng)
-            found.append(1 - float(self.table.accuracy[own][self._nearest(outcome.config)]))
+            found.append(1 - self._clients.accuracy(own, outcome.config))
         return np.array(found)
 
     def draw(self, rng: np.random.Generator) -> Config:
         return self.space.decode(rng.random(len(self.space.dimensions)))
 
-    def _score(self, row: FloatArray, config: Config) -> float:
-        return float(row[self._nearest(config)])
-
-    def _nearest(self, config: Config) -> int:
-        gaps = self._places - self._box.encode(config)
-        return int(np.argmin(np.square(gaps).sum(axis=1)))
-
     @cached_property
-    def _values(self) -> dict[str, list[float]]:
-        names = self.table.candidates[0]
-        every = {name: [float(c[name]) for c in self.table.candidates] for name in names}
-        return {name: sorted(set(found)) for name, found in every.items()}
-
-    @cached_property
-    def _grid(self) -> Space:
-        return Space({name: Choice(found) for name, found in self._values.items()})
-
-    @cached_property
-    def _box(self) -> Space:
-        return Space(
-            {
-                name: Float(found[0], found[-1], log=found[0] > 0 and found[-1] > 99 * found[0])
-                for name, found in self._values.items()
-                if len(found) > 1
-            }
-        )
-
-    @cached_property
-    def _places(self) -> FloatArray:
-        return np.array([self._box.encode(candidate) for candidate in self.table.candidates])
+    def _clients(self) -> TableClients:
+        return TableClients(self.table)

@@ -266,16 +266,6 @@ def load_plan(path: Path | None, changes: Sequence[str]) -> Plan:
     return read_plan(table)
 
 
-def plan_in(folder: Path) -> Plan:
-    """The plan of the run in a folder."""
-    if not (folder / PLAN).exists():
-        raise ValueError(
-            f"{folder} holds no run ({PLAN} is missing); allowed is the folder of a run that was "
-            "begun with `tacit tune`"
-        )
-    return load_plan(folder / PLAN, ())
-
-
 def _read_space(table: Mapping[str, Any]) -> Space:
     try:
         space = Space.from_json(table)

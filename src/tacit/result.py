@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tacit.display import facts_html, rounded_up, settings
 from tacit.privacy.accounting import Guarantee
 from tacit.privacy.mechanisms import Participation
 from tacit.sgd import Weights
@@ -119,7 +120,7 @@ class Privacy:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What was chosen, from what, by how many, at what price.
 
@@ -127,8 +128,8 @@ class Result:
     ``note`` says what the method did that its reader would not expect. ``run_off`` has candidates,
     tally and variance of a second vote; the variances in ``privacy`` are the first one's. Bytes
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
-    do not tell. ``rounds`` has what a method that trains told of each; ``weights``, its model, are
-    not part of the JSON.
+    do not tell. ``exchanges`` counts how often clients were asked something. ``rounds`` has what a
+    method that trains told of each; ``weights``, its model, are not part of the JSON.
 
     >>> import tacit
     >>> clients = [lambda config, best=best: abs(config["x"] - best / 20) for best in range(20)]
@@ -151,6 +152,7 @@ class Result:
     evaluation: dict[str, Any] | None = None
     architecture: str = ""
     rounds: tuple[dict[str, Any], ...] = ()
+    exchanges: int = 0
     weights: Weights | None = field(default=None, repr=False)
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -173,8 +175,33 @@ class Result:
             evaluation=found["evaluation"],
             architecture=found.get("architecture", ""),
             rounds=tuple(found.get("rounds", ())),
+            exchanges=found.get("exchanges", 0),
             ledger=ledger,
         )
+
+    def __repr__(self) -> str:
+        """What matters at a prompt; the rest are attributes."""
+        told = "; ".join(f"{name.lower()} {words}" for name, words in self._facts().items())
+        return f"<Result of {self.method!r}: {told}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return facts_html(f"Result of {self.method}", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        guarantee = self.privacy.guarantee
+        cost = (
+            f"ε = {rounded_up(guarantee.epsilon)} at δ = {guarantee.delta:g} (per "
+            f"{guarantee.unit}, {guarantee.relation})"
+        )
+        facts = {
+            "Chosen": settings(self.config),
+            "Accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%} on public test data",
+            "Cost": cost,
+            "Clients": f"{self.clients.answered} of {self.clients.asked} answered",
+            "Note": self.note,
+        }
+        return {name: words for name, words in facts.items() if words}
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``."""
@@ -195,6 +222,7 @@ class Result:
             "note": self.note,
             "seconds": self.seconds,
             "bytes": self.bytes,
+            "exchanges": self.exchanges,
             "evaluation": self.evaluation,
             "architecture": self.architecture,
             "rounds": list(self.rounds),

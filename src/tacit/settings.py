@@ -18,7 +18,16 @@ Section = TypeVar("Section")
 def one_of(default: str, options: Sequence[str]) -> Any:
     """A word out of some."""
     allowed = " or ".join(repr(option) for option in options)
-    return field(default=default, metadata={"ok": lambda v: v in options, "allowed": allowed})
+    metadata = {"ok": lambda v: v in options, "allowed": allowed, "words": tuple(options)}
+    return field(default=default, metadata=metadata)
+
+
+def allowed_words(entry: Field[Any]) -> tuple[str, ...]:
+    """The words that a key allows, if it takes one of some."""
+    if isinstance(entry.default, bool):
+        return ("true", "false")
+    words: tuple[str, ...] = entry.metadata.get("words", ())
+    return words
 
 
 def whole(default: int, least: int, most: int) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.sgd import Floats, scores
-from tacit.space import Config
+from tacit.space import Choice, Config, Float, Space
 
 GRID = "dp-hype-table"
 
@@ -202,6 +203,82 @@ class ScoreTable:
             return cls(recipe, tuple(about["candidates"]), made=about["made"], **held)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
             raise ValueError(f"{path} is not a score table: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class TableClients:
+    """The clients of a table, who answer from it: nothing is trained.
+
+    A configuration that is none of the candidates, of a method that combines numbers, has the
+    scores and the accuracy of the nearest one in the box around them.
+
+    >>> clients = TableClients(ScoreTable.load("digits-iid-n50"))
+    >>> clients.grid.size, sorted(clients.box.dimensions)
+    (100, ['decay', 'learning_rate', 'momentum'])
+    """
+
+    table: ScoreTable
+
+    @cached_property
+    def grid(self) -> Space:
+        """The candidates themselves, each number one of its values."""
+        return Space({name: Choice(found) for name, found in self._values.items()})
+
+    @cached_property
+    def box(self) -> Space:
+        """All that lies between them."""
+        return Space(
+            {
+                name: Float(found[0], found[-1], log=found[0] > 0 and found[-1] > 99 * found[0])
+                for name, found in self._values.items()
+                if len(found) > 1
+            }
+        )
+
+    def of_seed(self, seed: int) -> list[TableClient]:
+        """Everybody who took part in one of the table's seeds."""
+        return [TableClient(self, row) for row in self.table.scores(seed)]
+
+    def accuracy(self, seed: int, config: Config) -> float:
+        """Test accuracy of the federated model."""
+        return float(self.table.accuracy[seed][self.nearest(config)])
+
+    def nearest(self, config: Config) -> int:
+        """Which candidate lies nearest to a configuration."""
+        key = tuple(config[name] for name in self.box.dimensions)
+        if key not in self._found:
+            gaps = self._places - self._place(config)
+            self._found[key] = int(np.argmin(np.square(gaps).sum(axis=1)))
+        return self._found[key]
+
+    @cached_property
+    def _found(self) -> dict[tuple[Any, ...], int]:
+        return {}
+
+    @cached_property
+    def _values(self) -> dict[str, list[float]]:
+        names = self.table.candidates[0]
+        every = {name: [float(c[name]) for c in self.table.candidates] for name in names}
+        return {name: sorted(set(found)) for name, found in every.items()}
+
+    @cached_property
+    def _places(self) -> Floats:
+        return np.array([self._place(candidate) for candidate in self.table.candidates])
+
+    def _place(self, config: Config) -> Floats:
+        return self.box.encode({name: config[name] for name in self.box.dimensions})
+
+
+@dataclass(frozen=True, eq=False)
+class TableClient:
+    """One of them."""
+
+    clients: TableClients
+    row: Floats
+
+    def score(self, config: Config) -> float:
+        """What the table says about the candidate that lies nearest."""
+        return float(self.row[self.clients.nearest(config)])
 
 
 def shipped() -> dict[str, Path]:

@@ -22,12 +22,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tacit.display import rounded_up, settings
 from tacit.federation import RoundNote
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
 from tacit.plan import combining, voting
 from tacit.privacy.accounting import Budget, spent
-from tacit.privacy.ledger import Ledger, line_json
+from tacit.privacy.ledger import COLUMNS, Ledger, line_json
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import (
     CLEAR_REWARD,
@@ -141,15 +142,16 @@ def print_selection_plan(
         f"{plan.undecided_noise:.4g}",
     )
     table.add_row("Noise of a score", f"σ = {plan.score_noise:.3g} right answers")
-    table.add_row("One run", f"ε = {_ceiling(plan.single)}")
+    table.add_row("One run", f"ε = {rounded_up(plan.single)}")
     table.add_row(
-        "The best alone", f"ε = {_ceiling(plan.epsilon)}: for those who see nothing but the result"
+        "The best alone",
+        f"ε = {rounded_up(plan.epsilon)}: for those who see nothing but the result",
     )
     table.add_row(
-        "Watched", f"ε = {_ceiling(plan.watched)}: for a server or anybody who sees every run"
+        "Watched", f"ε = {rounded_up(plan.watched)}: for a server or anybody who sees every run"
     )
     table.add_row(
-        "Liu and Talwar", f"ε = {_ceiling(plan.liu_talwar)}: their bound, if runs stop at random"
+        "Liu and Talwar", f"ε = {rounded_up(plan.liu_talwar)}: their bound, if runs stop at random"
     )
     console.print(table)
 
@@ -170,25 +172,16 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     table = Table(title=f"Ledger of {ledger.federation}", title_justify="left")
-    for name in ("line", "time", "run", "question"):
-        table.add_column(name)
-    table.add_column("ε alone", justify="right")
-    table.add_column("ε so far", justify="right")
-    for charge in charges:
-        table.add_row(
-            str(charge.number),
-            charge.time,
-            charge.run,
-            charge.label,
-            _ceiling(charge.alone.epsilon),
-            _ceiling(charge.total.epsilon),
-        )
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if "ε" in name else "left")
+    for row in ledger.rows():
+        table.add_row(*row)
     if charges:
         console.print(table)
     else:
         console.print(f"Ledger of {ledger.federation}: nothing spent yet.")
     console.print(
-        f"Spent ε = {_ceiling(total.epsilon)} of {budget.epsilon:g} at δ = {total.delta:g} "
+        f"Spent ε = {rounded_up(total.epsilon)} of {budget.epsilon:g} at δ = {total.delta:g} "
         f"(per {total.unit}, {total.relation}; {total.accounting})."
     )
 
@@ -204,6 +197,28 @@ def progress_bars() -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def working(words: str) -> Iterator[None]:
+    """A sign of life while something of unknown length is done, if standard error is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(words):
+        yield
+
+
+@contextmanager
+def interruptible(hint: str) -> Iterator[None]:
+    """Whoever presses Ctrl-C is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Interrupted. {hint}")
+        raise
 
 
 @contextmanager
@@ -229,10 +244,16 @@ def download_bars() -> Progress:
 
 
 def stage_bars(progress: Progress) -> Callable[[str, int, int | None], None]:
-    """One bar a stage, made when the stage begins and started anew when it is repeated."""
+    """One bar a stage, made when the stage begins and started anew when it is repeated.
+
+    Until the first stage begins, a bar without an end says that something is being done.
+    """
     bars: dict[str, TaskID] = {}
+    before = [progress.add_task("working", total=None)]
 
     def show(stage: str, done: int, total: int | None) -> None:
+        while before:
+            progress.remove_task(before.pop())
         if stage not in bars:
             bars[stage] = progress.add_task(stage, total=total)
         progress.update(bars[stage], completed=done, total=total)
@@ -248,9 +269,9 @@ def round_rows(progress: Progress) -> Callable[[RoundNote], None]:
         if note.number == 1:
             console.print(f"{'Round':>5}  {'':10}  {'Reward':>8}  {'ε so far':>9}  Configuration")
         reward = "" if note.reward is None else f"{note.reward:.4f}"
-        config = ", ".join(f"{name} = {_short(value)}" for name, value in note.config.items())
         console.print(
-            f"{note.number:>5}  {note.what:10}  {reward:>8}  {_ceiling(note.epsilon):>9}  {config}",
+            f"{note.number:>5}  {note.what:10}  {reward:>8}  {rounded_up(note.epsilon):>9}  "
+            + settings(note.config),
             soft_wrap=True,
             highlight=False,
         )
@@ -320,7 +341,7 @@ def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
         alone = spent(method.method.event(planned.space, variance), terms.delta)
         console.print(
             f"{price} for choice and training together; the choice alone takes "
-            f"{_ceiling(alone.epsilon)}"
+            f"{rounded_up(alone.epsilon)}"
         )
     else:
         console.print(f"mode {search.mode}, {price} for choice and training together")
@@ -386,7 +407,7 @@ def print_result(result: Result, folder: Path) -> None:
     console = Console(highlight=False)
     guarantee = result.privacy.guarantee
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("Chosen", ", ".join(f"{k} = {_short(v)}" for k, v in result.config.items()))
+    table.add_row("Chosen", settings(result.config))
     if result.architecture:
         table.add_row("Network", result.architecture)
     if result.tally is not None and result.privacy.delivered_variance:
@@ -406,7 +427,7 @@ def print_result(result: Result, folder: Path) -> None:
         table.add_row("Accuracy", f"{percent(result.accuracy)} on the public test split")
     table.add_row(
         "Cost",
-        f"ε = {_ceiling(guarantee.epsilon)} at δ = {guarantee.delta:g} (per {guarantee.unit}, "
+        f"ε = {rounded_up(guarantee.epsilon)} at δ = {guarantee.delta:g} (per {guarantee.unit}, "
         f"{guarantee.relation})",
     )
     if result.evaluation is not None and result.evaluation["ways"]:
@@ -424,15 +445,6 @@ def evaluation_words(evaluation: dict[str, Any]) -> list[str]:
     if evaluation["local"] != "full":
         words.insert(0, f"successive {evaluation['local']}")
     return [*words, *(f"not stacked: {why}" for why in evaluation["not_stacked_because"])]
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _ceiling(epsilon: float) -> str:
-    """Four decimals, rounded up: a cost is never shown smaller than it is."""
-    return f"{math.ceil(epsilon * 1e4) / 1e4:g}" if math.isfinite(epsilon) else "infinite"
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ def tune(
     ledger = Ledger.of(federation, allowed) if federation else None
     terms: dict[str, Any] = {
         "ledger": Ledger.in_memory("this-call", allowed) if ledger is None else ledger,
-        "run": run_name(chosen),
+        "run": run_name(chosen.name),
         "variance": noise_for(chosen, wanted, allowed),
     }
     built = (
@@ -137,9 +137,9 @@ def tune(
     return conclude(chosen, outcome, built, allowed)
 
 
-def run_name(method: Tuner) -> str:
+def run_name(method: str) -> str:
     """A name for a run's lines in the ledger, never used before."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{method.name}-{token_hex(4)}"
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{method}-{token_hex(4)}"
 
 
 def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Budget) -> Result:
@@ -179,6 +179,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         bytes={
             stage: {"up": cost.up, "down": cost.down} for stage, cost in federation.costs.items()
         },
+        exchanges=sum(cost.exchanges for cost in federation.costs.values()),
         ledger=federation.ledger.extract(federation.run),
     )
 

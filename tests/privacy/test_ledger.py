@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import shutil
 import sqlite3
@@ -35,6 +36,27 @@ def test_total_is_the_composition_of_everything_spent(ledger: Ledger) -> None:
         assert charge.alone == spent(VOTE, BUDGET.delta)
     assert ledger.total() == spent(Repeated(VOTE, 3), BUDGET.delta)
     assert (ledger.total().unit, ledger.total().relation) == ("client", "replace-one")
+
+
+def test_a_ledger_shows_itself_at_a_prompt_and_escaped_in_a_notebook(ledger: Ledger) -> None:
+    assert "ε = 0 of 3 spent" in repr(ledger)
+    charge = ledger.charge(VOTE, label="<vote>", run="first")
+    shown = f"{math.ceil(charge.total.epsilon * 1e4) / 1e4:g}"
+    assert f"ε = {shown} of 3 spent at δ = 1e-05 (per client, replace-one), 1 charge" in repr(
+        ledger
+    )
+    table = ledger._repr_html_()
+    assert "<td>&lt;vote&gt;</td>" in table
+    assert f"<td>{shown}</td>" in table
+
+
+def test_a_damaged_ledger_still_has_a_name_at_a_prompt(ledger: Ledger) -> None:
+    ledger.charge(VOTE, label="vote", run="first")
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("DROP TRIGGER line_is_never_changed")
+        connection.execute("UPDATE line SET body = '{}' WHERE kind = 'charge'")
+    connection.close()
+    assert "line 2 cannot be read" in repr(ledger)
 
 
 def test_refuses_before_asking_anyone(ledger: Ledger) -> None:

@@ -100,6 +100,8 @@ def bench_votes(
     """DP-HYPE's simulation (section V-B): success against spread, good and all candidates.
 
     Continues after a kill. Writes votes.json and votes.html to the folder.
+
+    Example: tacit bench votes --quick
     """
     if quick and repetitions is not None:
         raise ValueError(f"found --quick and --repetitions {repetitions}; allowed is one of them")
@@ -154,6 +156,8 @@ def bench_secure_sum(
     """Time, memory and bytes of the masked sum for 50 to 1000 clients in one process.
 
     Continues after a kill. Writes secure-sum.json to the folder.
+
+    Example: tacit bench secure-sum --quick
     """
     sizes = secure_sum_bench.QUICK_SIZES if quick else secure_sum_bench.SIZES
     with counting_bar("sizes") as progress:
@@ -369,6 +373,8 @@ def bench_averaging(
     """Private federated averaging: accuracy against epsilon, 100 and 1000 simulated clients.
 
     Continues after a kill. Writes averaging.json and averaging.html to the folder.
+
+    Example: tacit bench averaging --quick
     """
     setup = averaging.QUICK if quick else averaging.Setup()
     with _place("trainings", data_dir, out) as place:
@@ -396,6 +402,8 @@ def bench_adaptive(
     """Adaptive learning rates against constant ones and Adam, on CIFAR-10 with class pairs.
 
     Continues after a kill. Writes adaptive.json and adaptive.html to the folder.
+
+    Example: tacit bench adaptive --quick
     """
     _one_of(quick=quick, full=full)
     setup = adaptive.QUICK if quick else adaptive.FULL if full else adaptive.Setup()
@@ -424,6 +432,8 @@ def bench_feathers(
     """FEATHERS against federated DARTS, FedEx and FedAvg; and F1 against epsilon on fraud data.
 
     Continues after a kill. Writes feathers.json and feathers.html to the folder.
+
+    Example: tacit bench feathers --quick
     """
     _one_of(quick=quick, full=full)
     setup = feathers_runs.QUICK if quick else feathers_runs.FULL if full else feathers_runs.Setup()
@@ -447,6 +457,8 @@ def bench_selection(
     """Private selection: accuracy and spread against the mean number of runs (Table 1).
 
     Continues after a kill. Writes selection.json and selection.html to the folder.
+
+    Example: tacit bench selection --quick
     """
     setup = selection.QUICK if quick else selection.Setup()
     with _place("settings", data_dir, out) as place:
@@ -470,6 +482,8 @@ def bench_pareto(
     """Privacy-utility fronts: a model's proposals against chance and a grid; what they cost.
 
     Continues after a kill. Writes pareto.json and pareto.html to the folder.
+
+    Example: tacit bench pareto --quick
     """
     setup = pareto.QUICK if quick else pareto.Setup()
     with _place("searches", data_dir, out) as place:
@@ -516,6 +530,8 @@ def bench_flower(
     """Messages, bytes and seconds of a private vote over Flower, beside empty messages.
 
     Continues after a kill. Writes flower.json to the folder. Measure on a quiet machine.
+
+    Example: tacit bench flower --quick
     """
     sizes = flower_bench.QUICK_SIZES if quick else flower_bench.SIZES
     with counting_bar("sizes") as progress:
@@ -542,6 +558,8 @@ def bench_speed(
 
     Halving is measured on Adult and MNIST where they are found. Continues after a kill. Writes
     speed.json to the folder. Measure on a quiet machine.
+
+    Example: tacit bench speed --quick
     """
     with counting_bar("rows") as progress:
         result = speed.run(quick, data_dir, out, progress)
@@ -563,6 +581,8 @@ def bench_scaling(
     """Time against candidates, clients and samples; memory against candidates.
 
     Continues after a kill. Writes scaling.json and scaling.html to the folder.
+
+    Example: tacit bench scaling --quick
     """
     with counting_bar("points") as progress:
         result = scaling.run(quick, out, progress)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tacit.commands import completion
 from tacit.commands.options import (
     Alpha,
     AsJson,
@@ -29,19 +30,27 @@ from tacit.data.folders import MissingData, locate
 from tacit.data.holdings import label_counts, table
 from tacit.data.partitions import deal, feature_noise, partition
 from tacit.files import write_whole
-from tacit.terminal import download_bars, print_json, stage_bars
+from tacit.terminal import download_bars, print_json, stage_bars, working
 
 app = typer.Typer(help="Data sets, and how they are dealt to clients.", no_args_is_help=True)
 
 DataName = Annotated[
-    str, typer.Argument(metavar="NAME", help=f"One of {', '.join(sources.DATASETS)}.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        autocompletion=completion.data_sets,
+        help=f"One of {', '.join(sources.DATASETS)}.",
+    ),
 ]
 _CLIENTS_SHOWN = 20
 
 
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Every data set, whether it can be found here, and its licence."""
+    """Every data set, whether it can be found here, and its licence.
+
+    Example: tacit data list
+    """
     found = []
     for name, source in sources.DATASETS.items():
         try:
@@ -68,7 +77,10 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def fetch(name: DataName, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Download a data set from its public source, check it, and keep it."""
+    """Download a data set from its public source, check it, and keep it.
+
+    Example: tacit data fetch mnist
+    """
     with download_bars() as progress:
         folder = sources.fetch(name, stage_bars(progress), data_dir)
     if as_json:
@@ -110,13 +122,15 @@ def show(
         noise=noise,
         smallest=smallest,
     )
-    dataset = sources.load(name, data_dir)
-    parts = deal(dataset, dealt, clients, np.random.default_rng(seed))
+    with working(f"dealing {name}"):
+        dataset = sources.load(name, data_dir)
+        parts = deal(dataset, dealt, clients, np.random.default_rng(seed))
     counts, deviations = label_counts(parts, len(dataset.classes)), feature_noise(dealt, clients)
     path = out or Path("tacit-runs") / f"data-{name}-{partition_name}-{clients}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn = figure(name, dataset.classes, counts, repr(dealt), deviations)
-    write_whole(path, drawn.to_html(include_plotlyjs=True))
+    with working("drawing"):
+        drawn = figure(name, dataset.classes, counts, repr(dealt), deviations)
+        write_whole(path, drawn.to_html(include_plotlyjs=True))
     held = table(dataset.classes, counts, deviations)
     if as_json:
         print_json(

@@ -14,7 +14,7 @@ from tacit.membership import Membership
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.receipts import Disagreement, check_receipts, count_by_line, read_receipts
-from tacit.terminal import print_json, print_ledger
+from tacit.terminal import print_json, print_ledger, working
 
 app = typer.Typer(help="What a federation has spent.", no_args_is_help=True)
 
@@ -27,7 +27,10 @@ def ledger_create(
     delta: Delta,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a federation's ledger with its lifetime budget."""
+    """Begin a federation's ledger with its lifetime budget.
+
+    Example: tacit ledger create clinics.sqlite --federation clinics --epsilon 4 --delta 1e-5
+    """
     ledger = Ledger.create(path, federation, Budget(epsilon, delta))
     print_ledger(ledger, as_json=as_json)
 
@@ -40,7 +43,10 @@ def ledger_amend(
     reason: Annotated[str, typer.Option(help="Who allowed it and why; kept on record.")],
     as_json: AsJson = False,
 ) -> None:
-    """Set another budget from now on; the old one stays on record."""
+    """Set another budget from now on; the old one stays on record.
+
+    Example: tacit ledger amend clinics.sqlite --epsilon 6 --delta 1e-5 --reason "board, 3 May"
+    """
     ledger = Ledger(path)
     ledger.amend(Budget(epsilon, delta), reason)
     print_ledger(ledger, as_json=as_json)
@@ -48,7 +54,10 @@ def ledger_amend(
 
 @app.command("show")
 def ledger_show(path: LedgerFile, as_json: AsJson = False) -> None:
-    """Every charge, the lifetime total and what is left."""
+    """Every charge, the lifetime total and what is left.
+
+    Example: tacit ledger show clinics.sqlite
+    """
     print_ledger(Ledger(path), as_json=as_json)
 
 
@@ -72,8 +81,9 @@ def ledger_verify(
     Example: tacit ledger verify ledger.sqlite --receipts collected --roster roster.toml
     """
     ledger = Ledger(path)
-    audit = _audit(ledger, receipts or [], roster)
-    problems = ledger.verify()
+    with working("recomputing every line"):
+        audit = _audit(ledger, receipts or [], roster)
+        problems = ledger.verify()
     lines = len(ledger)
     if as_json:
         print_json(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tacit.commands import completion
+from tacit.files import json_text
+from tacit.runs import RUNS
 
 
 def whole(text: str) -> int:
@@ -24,7 +29,38 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"found {text!r}; allowed is a number") from None
 
 
+def data_dir_change(folder: Path | None) -> list[str]:
+    """``--data-dir`` as a change of a plan."""
+    return [] if folder is None else [f"task.data_dir={json_text(str(folder))}"]
+
+
+def fresh_folder(kind: str) -> Path:
+    """A new folder for what a command is about to make."""
+    return RUNS / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{kind}"
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+PlanFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="PLAN.toml", help="The plan; default: the digits example."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=completion.plan_changes,
+        help="Change one key of the plan; repeatable.",
+    ),
+]
+RunFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        autocompletion=completion.run_folders,
+        help="The folder of a run, or its name in tacit-runs.",
+    ),
+]
 LedgerFile = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's file.")]
 Epsilon = Annotated[
     float, typer.Option(parser=number, metavar="NUMBER", help="Largest epsilon, 0.001 to 30.")
@@ -50,6 +86,7 @@ PartitionName = Annotated[
     str,
     typer.Option(
         "--partition",
+        autocompletion=completion.partitions,
         help="iid, dirichlet, dominant-label, class-pairs, feature-skew or quantity-skew.",
     ),
 ]
@@ -98,15 +135,27 @@ Noise = Annotated[
 Smallest = Annotated[
     int, typer.Option(parser=whole, metavar="N", help="Fewest examples a client holds.")
 ]
-DataName = Annotated[str, typer.Option("--data", help="The data set; see `tacit data list`.")]
+DataName = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        autocompletion=completion.data_sets,
+        help="The data set; see `tacit data list`.",
+    ),
+]
 GridName = Annotated[
     str,
-    typer.Option("--grid", help="dp-hype-table (the paper's Table III) or dp-hype-code."),
+    typer.Option(
+        "--grid",
+        autocompletion=completion.grids,
+        help="dp-hype-table (the paper's Table III) or dp-hype-code.",
+    ),
 ]
 NetworkName = Annotated[
     str,
     typer.Option(
         "--network",
+        autocompletion=completion.networks,
         help="A network by name; default: 64-64 for tables, 32 for digits, the MLP for images.",
     ),
 ]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +15,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from tacit import pareto_job
-from tacit.commands.options import AsJson, number
+from tacit.commands.options import AsJson, fresh_folder, number
 from tacit.pareto_plan import load_pareto_plan
-from tacit.terminal import print_json, progress_bars
+from tacit.terminal import print_json, progress_bars, working
 
 
 class _RunsByDefault(TyperGroup):
@@ -67,7 +66,7 @@ def run(
     """
     wanted = [*(changes or []), *(["front.private=true"] if private_front else [])]
     plan = load_pareto_plan(plan_file, wanted)
-    folder = out or Path("tacit-runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-pareto"
+    folder = out or fresh_folder("pareto")
     with _bar() as progress:
         result = pareto_job.run(plan, folder, progress)
     if as_json:
@@ -106,7 +105,8 @@ def suggest(
             upper = "" if math.isinf(most) else f", up to {most:g}"
             raise ValueError(f"--{name} is {wish:g}; allowed is a number above 0{upper}")
     error = None if accuracy is None else 1 - accuracy
-    found = pareto_job.suggest(folder, epsilon=epsilon, error=error)
+    with working("fitting the model"):
+        found = pareto_job.suggest(folder, epsilon=epsilon, error=error)
     if as_json:
         print_json(asdict(found))
         return

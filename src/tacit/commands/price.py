@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from tacit.commands import completion
 from tacit.commands.options import AsJson, Colluding, Delta, Dropout, Epsilon, number, whole
 from tacit.plan import load_plan
 from tacit.privacy.accounting import Budget
@@ -22,6 +23,7 @@ from tacit.terminal import (
     print_reward_plan,
     print_selection_plan,
     warn_if_poor,
+    working,
 )
 
 METHODS = ("vote", "feathers", "selection")
@@ -39,7 +41,12 @@ def plan(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help=f"What is priced: {', '.join(METHODS)}.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.one_of(METHODS),
+            help=f"What is priced: {', '.join(METHODS)}.",
+        ),
     ] = "vote",
     candidates: Annotated[
         int | None,
@@ -79,7 +86,12 @@ def plan(
         float, typer.Option(parser=number, metavar="X", help="Selection: runs expected, above 1.")
     ] = 10.0,
     shape: Annotated[
-        str, typer.Option(metavar="NAME", help=f"Selection: {', '.join(SHAPES)}.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.one_of(SHAPES),
+            help=f"Selection: {', '.join(SHAPES)}.",
+        ),
     ] = "logarithmic",
     rate: Annotated[
         float,
@@ -111,7 +123,8 @@ def plan(
         if shape not in SHAPES:
             raise ValueError(f"--shape is {shape!r}; allowed are {', '.join(SHAPES)}")
         terms |= {"unit": "record", "relation": "add-or-remove-one"}
-        run = selection_plan(Runs(mean_runs, SHAPES[shape]), rate, steps, budget)
+        with working("pricing"):
+            run = selection_plan(Runs(mean_runs, SHAPES[shape]), rate, steps, budget)
         if as_json:
             told = {"rate": rate, "steps": steps, "shape": shape, **asdict(run)}
             print_json({"privacy": terms, "method": method, **told})
@@ -130,7 +143,8 @@ def plan(
         "colluding": colluding,
     }
     if method == "feathers":
-        priced = reward_plan(participation, drawn, rounds, budget, reward_share)
+        with working("pricing"):
+            priced = reward_plan(participation, drawn, rounds, budget, reward_share)
         if as_json:
             print_json({"privacy": terms, "method": method, **asdict(priced)})
         else:
@@ -141,7 +155,8 @@ def plan(
     if votes is None:
         _plan_chosen_vote(console, participation, candidates, budget, terms if as_json else None)
         return
-    planned = vote_plan(participation, candidates, votes, budget, good)
+    with working("pricing"):
+        planned = vote_plan(participation, candidates, votes, budget, good)
     if as_json:
         print_json({"privacy": terms, **asdict(planned)})
         return
@@ -163,7 +178,8 @@ def _plan_chosen_vote(
 ) -> None:
     """The vote that a run with these numbers would hold, on the default space."""
     space = load_plan(None, ()).space
-    found = choose(space, participation, budget, candidates)
+    with working("deciding which vote to hold"):
+        found = choose(space, participation, budget, candidates)
     if terms is not None:
         told = {"vote": asdict(found.vote), "loss": found.loss, "published": found.published}
         print_json({"privacy": terms, **told, "why": found.why})

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.commands import completion
 from tacit.commands.options import (
     Alpha,
     AsJson,
@@ -109,7 +110,10 @@ _LIST_WIDTH = 110
 
 @app.command("list")
 def list_(out: Folder = FOLDER, as_json: AsJson = False) -> None:
-    """The tables that come with Tacit, and those made here."""
+    """The tables that come with Tacit, and those made here.
+
+    Example: tacit tables list
+    """
     made = {path.stem: path for path in sorted(out.glob("*.npz"))}
     tables = {**shipped(), **made}
     rows = [{**summary(ScoreTable.load(path)), "file": str(path)} for path in tables.values()]
@@ -137,11 +141,21 @@ def list_(out: Folder = FOLDER, as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A name from the list, or a file.")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            autocompletion=completion.table_names,
+            help="A name from the list, or a file.",
+        ),
+    ],
     out: Folder = FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """The recipe of a table, what it took, and its best candidates."""
+    """The recipe of a table, what it took, and its best candidates.
+
+    Example: tacit tables show digits-iid-n50
+    """
     here = out / f"{table}.npz"
     path: str | Path = here if here.exists() else table
     found = ScoreTable.load(path)

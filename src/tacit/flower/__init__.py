@@ -21,6 +21,7 @@ except ModuleNotFoundError:
     ) from None
 
 from tacit.flower.client import answer
+from tacit.flower.comparing import compare
 from tacit.flower.server import tune
 
-__all__ = ["answer", "tune"]
+__all__ = ["answer", "compare", "tune"]

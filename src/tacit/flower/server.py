@@ -110,7 +110,7 @@ method to tune() itself
             f"search.method is {search.method!r}; allowed here is 'vote', 'combine' or 'flora': "
             "give another method to tune() itself"
         )
-    run = settings.resume or run_name(chosen or Vote())
+    run = settings.resume or run_name((chosen or Vote()).name)
     folder = settings.folder(run)
     federation = settings.federation(grid, allowed, run, folder)
     planned, strategy = settings.plan, None
@@ -127,7 +127,7 @@ method to tune() itself
     try:
         outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
     finally:
-        _log_refusals(federation.channel)
+        log_refusals(federation.channel)
     result = conclude(chosen, outcome, federation, allowed)
     write_run(result, planned.to_toml(), folder)
     log(
@@ -330,6 +330,7 @@ def log_round(note: RoundNote) -> None:
     log(INFO, "tacit: round %s", note.to_json())
 
 
-def _log_refusals(channel: Any) -> None:
+def log_refusals(channel: Any) -> None:
+    """How many nodes refused, and why, in their own public words."""
     for reason, times in channel.refusals.items():
         log(WARNING, "tacit: %d node(s) refused at %s", times, reason)

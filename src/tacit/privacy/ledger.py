@@ -24,9 +24,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tacit.display import rounded_up, rows_html
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import Event, compose, from_json, to_json
 
+COLUMNS = ("line", "time", "run", "question", "ε alone", "ε so far")
 _APPLICATION = 0x54616369
 _VERSION = 1
 _LOCK_SECONDS = 600.0
@@ -176,6 +178,39 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     def __len__(self) -> int:
         """How many charges there are."""
         return len(self._lines("charge"))
+
+    def __repr__(self) -> str:
+        """The state at a prompt; a damaged ledger says so instead of failing."""
+        try:
+            told = self._state()
+        except (LedgerError, sqlite3.Error) as error:
+            told = str(error)
+        return f"<Ledger of {self.federation}: {told}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: every charge and the total."""
+        return rows_html(f"Ledger of {self.federation}: {self._state()}", COLUMNS, self.rows())
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Every charge for people to read, in :data:`COLUMNS`."""
+        return [
+            (
+                str(charge.number),
+                charge.time,
+                charge.run,
+                charge.label,
+                rounded_up(charge.alone.epsilon),
+                rounded_up(charge.total.epsilon),
+            )
+            for charge in self.charges()
+        ]
+
+    def _state(self) -> str:
+        budget, total = self.budget, self.total()
+        return (
+            f"ε = {rounded_up(total.epsilon)} of {budget.epsilon:g} spent at δ = {total.delta:g} "
+            f"(per {total.unit}, {total.relation}), {len(self)} charge(s)"
+        )
 
     def charges(self) -> list[Charge]:
         """Every line of spending, oldest first."""
