@@ -12,7 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tacit.page import COLOURS, Cell, Plot, page, paragraph, price, section, table, text, warning
+from tacit.page import (
+    COLOURS,
+    Cell,
+    Plot,
+    arrange,
+    page,
+    paragraph,
+    price,
+    section,
+    table,
+    text,
+    warning,
+)
 from tacit.standing import certainty_of, chance_words
 from tacit.statement import asked_nobody, infinite, proved_epsilon
 from tacit.wording import short, size
@@ -139,12 +151,8 @@ def _figure(runs: Sequence[Run]) -> Figure:
     shown = {"tickvals": ticks, "ticktext": names[: len(ticks)], "tickangle": 0}
     plot.update_xaxes(type="log", title_text="ε", **shown)
     plot.update_yaxes(title_text="accuracy on the public test split", tickformat=".0%")
-    plot.update_layout(
-        height=400,
-        showlegend=True,
-        margin={"t": 20, "l": 60, "r": 20, "b": 60},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
-    )
+    arrange(plot, top=20)
+    plot.update_layout(showlegend=True)
     return plot
 
 

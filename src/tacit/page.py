@@ -101,6 +101,16 @@ class Plot:
         )
 
 
+def arrange(figure: Figure, height: int = 400, *, top: int = 40, legend: str = "below") -> None:
+    """A usual height, margins and place of the legend, ``below`` or ``above``."""
+    places = {"below": {"y": -0.2, "yanchor": "top"}, "above": {"y": 1.02, "yanchor": "bottom"}}
+    figure.update_layout(
+        height=height,
+        margin={"t": top, "l": 60, "r": 20, "b": 60},
+        legend={"orientation": "h", **places[legend]},
+    )
+
+
 def page(title: str, parts: Iterable[str | Plot], below: str = "") -> str:
     """The whole page.
 

@@ -43,7 +43,7 @@ Data = Mapping[str, Any]
 
 def write_run(result: Result, plan: str, folder: Path) -> None:
     """A run's ``ledger.json``, ``result.json`` and ``report.html``, each whole or not at all."""
-    document = {**result.to_json(), "versions": versions()}
+    document = result.to_json()
     write_whole(folder / "ledger.json", json_text(result.ledger) + "\n")
     write_whole(folder / "result.json", json_text(document) + "\n")
     write_whole(folder / "report.html", render(document, plan, result.ledger))

@@ -128,7 +128,7 @@ class Result:
     tally and variance of a second vote; the variances in ``privacy`` are the first one's. Bytes
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
     do not tell. ``rounds`` has what a method that trains told of each; ``weights``, its model, are
-    not part of the JSON.
+    not part of the JSON. ``versions`` are those of Tacit, Python and the libraries that it used.
     """
 
     method: str
@@ -146,6 +146,7 @@ class Result:
     architecture: str = ""
     rounds: tuple[dict[str, Any], ...] = ()
     weights: Weights | None = field(default=None, repr=False)
+    versions: dict[str, str] = field(default_factory=dict, repr=False)
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -167,6 +168,7 @@ class Result:
             evaluation=found["evaluation"],
             architecture=found.get("architecture", ""),
             rounds=tuple(found.get("rounds", ())),
+            versions=found.get("versions", {}),
             ledger=ledger,
         )
 
@@ -192,4 +194,5 @@ class Result:
             "evaluation": self.evaluation,
             "architecture": self.architecture,
             "rounds": list(self.rounds),
+            "versions": self.versions,
         }

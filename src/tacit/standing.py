@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacit.certainty import Certainty
-from tacit.page import COLOURS, GREY, Cell, Plot, paragraph, section, table, text, tiles
+from tacit.page import COLOURS, GREY, Cell, Plot, arrange, paragraph, section, table, text, tiles
 from tacit.result import ENCRYPTED_SERVER
 from tacit.statement import infinite
 from tacit.wording import short
@@ -192,7 +192,7 @@ def _chart(ranked: Sequence[tuple[Data, int]], winner: int | None, sigma: float)
             hovertemplate="rank %{x}, released count %{y}<br>%{customdata}<extra></extra>",
         )
     )
-    plot.update_layout(height=380, margin={"l": 60, "r": 10, "t": 10, "b": 50})
+    arrange(plot, 380, top=10)
     plot.update_xaxes(title_text="candidates by rank", showgrid=False)
     plot.update_yaxes(title_text="released count, noise included")
     if sigma:

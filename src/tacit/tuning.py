@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation, lone_holder
+from tacit.page import versions
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import (
     Release,
@@ -179,6 +180,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         bytes={
             stage: {"up": cost.up, "down": cost.down} for stage, cost in federation.costs.items()
         },
+        versions=versions(),
         ledger=federation.ledger.extract(federation.run),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tacit.page import COLOURS, Plot, records
+from tacit.page import COLOURS, Plot, arrange, records
 from tacit.wording import log_ticks
 
 if TYPE_CHECKING:
@@ -130,11 +130,7 @@ def _lines(
         levels = log_ticks(min(found), max(found))
         plot.update_yaxes(type="log", title_text=unit, tickvals=levels, row=1, col=column)
     plot.update_xaxes(type="log", title_text=what, tickvals=list(along))
-    plot.update_layout(
-        height=380,
-        margin={"t": 20, "l": 60, "r": 20, "b": 60},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
-    )
+    arrange(plot, 380, top=20)
     return plot
 
 
@@ -158,12 +154,8 @@ def _bars(
         plot.update_yaxes(autorange="reversed")
     else:
         plot.update_yaxes(title_text=unit)
-    plot.update_layout(
-        height=400,
-        showlegend=len(series) > 1,
-        margin={"t": 40 if len(series) > 1 else 10, "l": 60, "r": 20, "b": 60},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    )
+    arrange(plot, top=40 if len(series) > 1 else 10, legend="above")
+    plot.update_layout(showlegend=len(series) > 1)
     return plot
 
 
@@ -188,12 +180,8 @@ def _operations(rows: Sequence[Row]) -> Figure:
     levels = log_ticks(min(found), max(found))
     plot.update_xaxes(type="log", title_text="milliseconds", tickvals=levels)
     plot.update_yaxes(categoryorder="array", categoryarray=names[::-1])
-    plot.update_layout(
-        height=120 + 26 * len(names),
-        showlegend=True,
-        margin={"t": 20, "l": 60, "r": 20, "b": 60},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    )
+    arrange(plot, 120 + 26 * len(names), legend="above")
+    plot.update_layout(showlegend=True)
     return plot
 
 

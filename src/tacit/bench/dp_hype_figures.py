@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tacit.page import COLOURS, GREY, Plot, records
+from tacit.page import COLOURS, GREY, Plot, arrange, records
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -47,11 +47,7 @@ def figure(result: dict[str, Any]) -> Figure:
     plot = make_subplots(rows=1, cols=2, subplot_titles=names, column_widths=[0.6, 0.4])
     _by_epsilon(plot, result)
     _histogram(plot, result)
-    plot.update_layout(
-        height=380,
-        margin={"t": 40, "l": 60, "r": 20, "b": 60},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
-    )
+    arrange(plot, 380)
     return plot
 
 

@@ -7,17 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tacit.page import COLOURS, GREY, Plot, records
+from tacit.page import COLOURS, GREY, Plot, arrange, records
 
 _SEARCHES = {"nehvi": COLOURS[0], "hvpoi": COLOURS[2], "random": GREY}
 _SHAPES = {"geometric": COLOURS[1], "logarithmic": COLOURS[0], "poisson": COLOURS[2]}
-
-
-_LAYOUT = {
-    "height": 400,
-    "margin": {"t": 20, "l": 60, "r": 90, "b": 60},
-    "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
-}
 
 
 def pareto(result: Mapping[str, Any]) -> list[Plot]:
@@ -69,7 +62,8 @@ def pareto(result: Mapping[str, Any]) -> list[Plot]:
         words = "Means over seeds; bands reach from the least to the most."
         if problem in result["truths"]:
             words += " As measured: noise flatters, so curves may pass the true front."
-        plot.update_layout(**_LAYOUT)
+        arrange(plot, top=20)
+        plot.update_layout(margin_r=90)  # for the names of levels
         plot.update_xaxes(title_text="points evaluated", range=[first, len(points)])
         plot.update_yaxes(
             title_text="hypervolume, up to ε = 10", range=[min(seen) - room, max(seen) + room]
@@ -117,7 +111,8 @@ def selection(result: Mapping[str, Any]) -> list[Plot]:
             annotation_text="one run,<br>adaptive rate",
             annotation_position="right",
         )
-        plot.update_layout(**_LAYOUT)
+        arrange(plot, top=20)
+        plot.update_layout(margin_r=90)  # for the names of levels
         runs = sorted({row["mean_runs"] for row in result["rows"] if row["data"] == data})
         plot.update_xaxes(type="log", tickvals=runs, title_text="mean number of runs")
         plot.update_yaxes(title_text="test accuracy", rangemode="tozero")

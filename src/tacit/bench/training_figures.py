@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.page import COLOURS, Plot, records
+from tacit.page import COLOURS, Plot, arrange, records
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -162,11 +162,7 @@ def _panels(names: Sequence[str]) -> Figure:
     from plotly.subplots import make_subplots
 
     plot = make_subplots(rows=1, cols=len(names), subplot_titles=list(names))
-    plot.update_layout(
-        height=400,
-        margin={"t": 40, "l": 60, "r": 20, "b": 60},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
-    )
+    arrange(plot)
     return plot
 
 

@@ -23,6 +23,7 @@ Data = Mapping[str, Any]
 _MOST_BARS = 60
 _MOST_COLUMNS = 1000
 _MOST_ROWS, _MOST_CELLS = 1000, 10_000
+_MOST_PLACES = 30_000  # in a heat map, so that the page stays small
 _LEGEND_CLASSES = 20
 _LONGEST_NAME = 16  # of a class in the legend
 _BINS = 20
@@ -183,7 +184,8 @@ def _heat_map(plot: Any, names: Sequence[str], counts: IntArray, beside: Data) -
     held = shares(counts)
     empty = np.isnan(held[:, 0])
     order = np.lexsort((-held.max(axis=1), held.argmax(axis=1), empty))
-    columns = np.array_split(order, min(len(order), _MOST_COLUMNS))
+    most = min(_MOST_COLUMNS, _MOST_PLACES // len(names))
+    columns = np.array_split(order, min(len(order), most))
     ends = np.cumsum([len(column) for column in columns])
     who = [
         f"client {column[0] + 1}" if len(column) == 1 else f"mean of {len(column)} clients"
