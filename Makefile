@@ -3,13 +3,14 @@
 # make test-all  the slow tier too
 # make docs      site/, the documentation as pages
 # make env       .venv with every extra; runs nothing
+# make browser   Debian's Chromium for the tests of pages, where it is missing
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 FOR_USE := .venv/.for-use
 FOR_WORK := .venv/.for-work
 
-.PHONY: tune env test pytest test-all lint docs clean
+.PHONY: tune env browser test pytest test-all lint docs clean
 
 tune: $(FOR_USE)
 	$(BIN)/tacit tune
@@ -26,6 +27,13 @@ $(FOR_WORK): pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	touch $(FOR_USE) $@
 
+# Where it cannot be installed, the tests that need it are skipped and say so.
+INSTALL = DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends
+browser:
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+	  { $(INSTALL) chromium || { apt-get update && $(INSTALL) chromium; }; } } || \
+	  echo "No Chromium here: tests of pages in a browser are skipped."
+
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,10 +45,10 @@ test: env
 # One worker more than cores, since some tests wait for processes of their own.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
-pytest: env
+pytest: env browser
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
-test-all: lint
+test-all: lint browser
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow or not slow'
 
 docs: env

@@ -207,6 +207,8 @@ def test_bench_votes_writes_json_and_plot(tmp_path: Path) -> None:
     assert json.loads((out / "votes.json").read_text())["points"] == found["points"]
     page = (out / "votes.html").read_text()
     assert "Theorem V.1" in page
+    assert f"tacit bench votes --repetitions 60 --out {out} --json" in page
+    assert found["versions"]["tacit"] in page
     assert 'src="http' not in page
     assert sorted(path.name[:7] for path in out.iterdir()) == ["journal", "votes.h", "votes.j"]
     wrong = tacit("bench", "votes", "--repetitions", 0, "--out", out)

@@ -15,8 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from tacit.bench.scaling import figure
-from tacit.bench.terminal import print_speed, scaling_table
+from tacit.bench import terminal
 from tacit.data.partitions import PARTITIONS
 from tacit.data.sources import DATASETS
 from tacit.halving import rungs
@@ -360,7 +359,7 @@ def test_numbers_of_the_flower_page_are_recorded() -> None:
     assert largest["our_seconds"] < largest["flower_seconds"]
 
 
-def test_recorded_measurements_can_be_read() -> None:
+def test_recorded_measurements_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     speed, scaling = (
         json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
         for name in ("speed", "scaling")
@@ -371,9 +370,11 @@ def test_recorded_measurements_can_be_read() -> None:
         "mnist-cnn",
         "sklearn",
     }
-    print_speed(speed)
-    assert scaling_table(scaling).row_count == len(scaling["points"])
-    assert len(figure(scaling).data) >= 5
+    for recorded in (speed, scaling):
+        terminal.PRINTED[recorded["bench"]](recorded)
+    printed = capsys.readouterr().out
+    assert all(row["model"] in printed for row in speed["rows"])
+    assert all(f"{power:.2f}" in printed for power in scaling["exponents"].values())
 
 
 def test_numbers_of_private_selection_are_recorded() -> None:

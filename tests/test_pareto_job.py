@@ -121,7 +121,7 @@ def test_model_and_optimiser_are_chosen_together(tmp_path: Path) -> None:
     found = searched(tmp_path, *DIGITS, *both, "front.third=epochs", "front.acquisition=hvpoi")
     assert {"model", "optimiser"} <= set(found["points"][0]["config"])
     assert found["points"][0]["extra"] == found["points"][0]["config"]["epochs"]
-    assert ">epochs</th>" in (tmp_path / "front.html").read_text()
+    assert ">epochs</button>" in (tmp_path / "front.html").read_text()
 
 
 def test_a_private_front_is_charged_before_it_is_measured(tmp_path: Path) -> None:

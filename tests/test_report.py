@@ -6,15 +6,22 @@ import math
 import platform
 import re
 from html.parser import HTMLParser
+from importlib import metadata
 from typing import Any
 
-import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs
 
 import tacit
 from tacit.report import render
-from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, ENCRYPTED_SERVER, OPEN_SERVER
+from tacit.result import (
+    COVERS,
+    COVERS_NOTHING,
+    CURIOUS_SERVER,
+    ENCRYPTED_SERVER,
+    OPEN_SERVER,
+    SIGNED_SERVER,
+)
 from tacit.tuners.tuner import Tuner
 
 PLAN = '[method]\nname = "vote"\nvotes = 5\n'
@@ -124,6 +131,20 @@ class Reader(HTMLParser):
             self.words.append(data + ("" if data.endswith(" ") else " "))
 
 
+def cells(page: str, before: str) -> list[list[str]]:
+    """The rows of the first table after some words."""
+    body = page[page.index(before) :]
+    body = body[body.index("<tbody>") : body.index("</tbody>")]
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall("<tr.*?</tr>", body)]
+
+
+def strong(page: str) -> list[str]:
+    """The first row that stands out."""
+    found = re.search("<tr class=strong>(.*?)</tr>", page)
+    assert found
+    return re.findall(r"<td[^>]*>(.*?)</td>", found.group(1))
+
+
 def text_of(result: dict[str, Any], lines: dict[str, Any]) -> str:
     return Reader(own_part(render(result, PLAN, lines))).text
 
@@ -142,67 +163,85 @@ def test_leaves_accuracy_out_where_nothing_was_trained() -> None:
 
 def test_ranks_all_candidates_and_marks_the_winner() -> None:
     page = own_part(render(vote(), PLAN, ledger()))
-    table = page[page.index("<details>") : page.index("</details>")]
-    found = re.findall(r"<tr( class=strong)?><td>(\d)</td><td>(-?\d+)</td>", table)
-    assert found == [
-        (" class=strong", "1", "61"),
-        ("", "2", "34"),
-        ("", "3", "3"),
-        ("", "4", "-10"),
+    assert cells(page, "All 4 candidates") == [
+        ["1", "61", "92%", "0.1", "kind1"],
+        ["2", "34", "8%", "0.001", "kind3"],
+        ["3", "3", "under 1%", "1", "kind0"],
+        ["4", "-10", "under 1%", "0.01", "kind2"],
     ]
+    assert strong(page) == ["1", "61", "92%", "0.1", "kind1"]
 
 
 def test_a_run_off_is_shown_with_its_own_noise_before_the_first_vote() -> None:
     held = {"candidates": [vote()["candidates"][i] for i in (3, 1)], "tally": [20, 27]}
     page = own_part(render(vote() | {"run_off": held | {"variance": 30.25}}, PLAN, ledger()))
     assert "A second vote among 2 finalists of the first decided" in page
-    assert "σ = 5.5" in page
-    assert "<tr class=strong><td>27</td><td>0.1</td><td>kind1</td></tr>" in page
-    assert page.index("<td>27</td>") < page.index("released count")
+    assert "noise in each count has σ = 5.5" in page
+    assert "0.90" in page, "a gap of 7 is 0.9 standard deviations of a difference"
+    assert strong(page) == ["27", "50%", "0.1", "kind1"]
+    assert page.index(">run-off count<") < page.index(">released count<")
 
 
 def test_puts_the_chosen_one_first_among_equals() -> None:
     result = vote() | {"tally": [61, 61, 61, 2]}
     page = own_part(render(result, PLAN, ledger()))
-    assert "<tr class=strong><td>1</td><td>61</td><td>0.1</td><td>kind1</td></tr>" in page
+    assert strong(page) == ["1", "61", "33%", "0.1", "kind1"]
 
 
 def test_chart_draws_the_released_counts_and_the_noise_band() -> None:
     page = own_part(render(vote(), PLAN, ledger()))
     assert '"y":[61,34,3,-10]' in page
     assert f'"y0":{-2 * SIGMA},"y1":{2 * SIGMA}' in page
-    assert '"#e0641e","#7390b0","#7390b0","#7390b0"' in page
+    assert '"#d9702b","#3b7dc4","#3b7dc4","#3b7dc4"' in page
 
 
-def test_says_what_the_gap_is_worth() -> None:
-    # Two equal candidates: the difference is N(0, 2 * 12.4^2), and 26.5 / 17.54 = 1.511 deviations.
+def test_says_how_sure_the_choice_is_and_what_that_assumes() -> None:
+    # The difference of two counts has a deviation of sqrt(2) 12.4 = 17.54; 27 / 17.54 = 1.54.
     text = text_of(vote(), ledger())
-    assert "largest counts are 61 and 34: a gap of 27, which is 2.18 σ" in text
-    assert "in about 13.1% of runs. That does not prove" in text
+    assert "1.54 standard deviations of a difference: 61 against 34 of the runner-up" in text
+    assert "92% chance that it truly has the most votes" in text
+    assert "2 candidates hold the true leader with a chance of 95%" in text
+    assert "Read the leaders as a group" in text
+    assert "draws of one normal distribution" in text
+    assert "released counts and public numbers alone, so they cost no privacy" in text
     assert "within ±24.8 of the true ones" in text
 
 
 def test_does_not_belittle_a_clear_gap() -> None:
     text = text_of(vote() | {"tally": [3, 161, -10, 34]}, ledger())
-    assert "a gap of 127" in text
-    assert "does not prove" not in text
+    assert "7.24 standard deviations" in text
+    assert "over 99% chance" in text
+    assert "Read the leaders as a group" not in text
 
 
 def test_a_tie_is_no_evidence() -> None:
     text = text_of(vote() | {"tally": [3, 34, -10, 34]}, ledger())
-    assert "a gap of 0, which is 0.00 σ" in text
-    assert "in about 100% of runs" in text
+    assert "0.00 standard deviations" in text
+    assert "Read the leaders as a group" in text
+
+
+def test_says_so_if_the_chosen_one_does_not_lead_the_tally() -> None:
+    text = text_of(vote() | {"tally": [3, 34, -10, 61]}, ledger())
+    assert "The chosen configuration is not the leader of this tally" in text
+    assert "8% chance that it truly has the most votes" in text
 
 
 def test_draws_no_band_without_noise() -> None:
     page = own_part(render(in_clear() | {"tally": [3, 61, -10, 34]}, PLAN, ledger(math.inf)))
-    assert "No noise was added" in page
+    assert "has 61 votes, the runner-up 34. No noise was added" in page
     assert "shapes" not in page
 
 
 def test_states_the_guarantee_with_epsilon_rounded_up() -> None:
     text = text_of(vote(), ledger())
+    assert "run run-1 of the federation hospitals released is (ε, δ)-diff" in text
     assert "differentially private at client level (replace-one), with ε = 1.000" in text
+    assert "The server saw the noisy sums only; what single clients sent was masked. Other" in text
+    assert "nothing but what the released sums tell. It assumes that who takes part" in text
+    assert "The server must follow the protocol, since clients held no roster of keys" in text
+    assert "Not covered: how long a client takes to answer" in text
+    assert "Setting: a simulation. In its lifetime so far, the federation hospitals has" in text
+    assert "has spent ε = 1.500 at δ = 0.00001 (client level, replace-one), this run incl" in text
     assert "δ = 0.00001" in text
     assert "exp(ε) = 2.719" in text  # e^0.99991 is 2.71804
     assert "Against whom honest-but-curious server" in text
@@ -220,6 +259,32 @@ def test_covers_a_curious_participant_when_collusion_was_planned_for() -> None:
     assert "curious participant" not in text_of(result, ledger())
 
 
+def test_a_roster_is_part_of_the_assumptions() -> None:
+    result = vote()
+    result["privacy"]["server"] = SIGNED_SERVER
+    assert "The roster of keys that every client holds must be genuine" in text_of(result, ledger())
+
+
+def test_a_run_that_may_stop_early_is_quoted_by_its_budget() -> None:
+    result = vote() | {"method": "feathers", "tally": None}
+    result["privacy"]["epsilon"] = 5.5
+    plan = "[privacy]\nepsilon = 8.0\n"
+    text = Reader(own_part(render(result, plan, ledger(5.5)))).text
+    assert "with ε = 8.0 and δ = 0.00001" in text
+    assert "What was asked costs ε = 5.5, less for a run that stops early" in text
+    assert "not proved. Proved is the budget, ε = 8.0" in text
+    assert "exp(ε) = 2981" in text
+    usual = Reader(own_part(render(result | {"method": "vote"}, plan, ledger(5.5)))).text
+    assert "with ε = 5.5 and" in usual
+    assert "Proved is the budget" not in usual
+
+
+def test_a_federation_without_a_name_has_no_lifetime_to_speak_of() -> None:
+    text = text_of(vote(), ledger() | {"federation": "this-run"})
+    assert "What run run-1 released is" in text
+    assert "its ledger begins and ends with this run" in text
+
+
 def test_warns_that_a_plain_sum_does_not_protect_from_the_server() -> None:
     result = vote()
     result["privacy"]["server"] = OPEN_SERVER
@@ -235,7 +300,7 @@ def test_an_infinite_epsilon_is_a_warning_and_no_statement() -> None:
     assert '<div class="warning" role="alert"><strong>No privacy guarantee' in page
     assert "<blockquote>" not in page
     assert "What the server saw clients’ answers in clear, to “the question”" in text
-    assert "There is none: the method “combine” had clients answer in clear" in text
+    assert "There is no tally: the method “combine” had clients answer in clear" in text
     assert "spent so far ∞ 0.00001 budget 4.0 0.00001" in text
 
 
@@ -257,12 +322,14 @@ def test_a_note_stands_beside_the_choice() -> None:
 
 
 def test_a_page_without_tally_needs_no_plotly() -> None:
-    assert len(render(in_clear(), PLAN, ledger(math.inf, "unprotected"))) < 20_000
+    page = render(in_clear(), PLAN, ledger(math.inf, "unprotected"))
+    assert get_plotlyjs() not in page
+    assert len(page) < 30_000
 
 
 def test_shows_the_ledger() -> None:
     text = text_of(vote(), ledger())
-    assert "the question 3 skellam 1.000 1.500 2026-11-15T23:51:19+00:00" in text
+    assert "3 the question skellam 1.000 1.500 2026-11-15T23:51:19+00:00" in text
     assert "spent so far 1.500 0.00001 budget 4.0 0.00001" in text
 
 
@@ -280,10 +347,12 @@ def test_adds_up_time_and_bytes() -> None:
 
 
 def test_ends_with_the_plan_and_the_versions() -> None:
-    page = render(vote(), PLAN, ledger())
-    versions = f"Tacit {tacit.__version__}, Python {platform.python_version()} and NumPy"
-    assert f"{versions} {np.__version__}" in page
+    page = own_part(render(vote(), PLAN, ledger()))
     assert "<pre>[method]\nname = &quot;vote&quot;\nvotes = 5\n</pre>" in page
+    text = Reader(page).text
+    assert f"tacit {metadata.version('tacit')} python {platform.python_version()} numpy" in text
+    recorded = text_of(vote() | {"versions": {"tacit": "0.0.7", "torch": "9.9"}}, ledger())
+    assert recorded.endswith("tacit 0.0.7 torch 9.9")
 
 
 def test_text_from_the_data_never_becomes_markup() -> None:
@@ -298,6 +367,7 @@ def test_text_from_the_data_never_becomes_markup() -> None:
         lines["lines"][0].update(label=word, time=word, event={"kind": word})
         for costs in (result["seconds"], result["bytes"]):
             costs[word] = costs.pop("open")
+        result["versions"] = {word: word}
         return Reader(own_part(render(result, word, lines)))
 
     harmless, hostile = page("harmless"), page(HOSTILE)
@@ -349,4 +419,4 @@ def test_renders_what_a_real_run_wrote(method: Tuner, epsilon: float) -> None:
     text = text_of(written, lines)
     assert f"x {result.config['x']:.6g}" in text
     assert ("No privacy guarantee" in text) == math.isinf(epsilon)
-    assert ("two largest counts" in text) == (result.tally is not None)
+    assert ("standard deviations of a difference" in text) == (result.tally is not None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tacit.bench.training_figures import page as framed
 from tacit.display import rounded_up
+from tacit.page import Plot, paragraph, section, settings, table, versions
+from tacit.page import page as framed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -150,7 +150,6 @@ def figure(result: Data) -> Figure:
         categoryorder="array", categoryarray=[label(row) for row in rows], automargin=True
     )
     plot.update_layout(
-        template="plotly_white",
         height=170 + 26 * max(len(rows), 4),
         margin={"t": 90, "l": 20, "r": 20, "b": 70},
         legend={"orientation": "h", "y": -0.12, "yanchor": "top"},
@@ -176,32 +175,17 @@ def label(row: Data) -> str:
 
 def page(result: Data) -> str:
     """One page that loads nothing."""
-    drawn = figure(result)
-    drawn.update_layout(title={"text": title(result), "y": 0.98, "yanchor": "top"})
-    why = [[name, told] for name, told in result["not_compared"].items()]
-    tables = [
-        _table_figure(columns(result), cells(result)),
-        _table_figure(["how to read it"], [[note] for note in notes(result)]),
-        *([_table_figure(["not compared", "why"], why)] if why else []),
+    why = list(result["not_compared"].items())
+    words = "Costs are on logarithmic axes; what protects nobody is marked as a reference."
+    parts: list[str | Plot] = [
+        table(columns(result), cells(result)),
+        *(paragraph(note) for note in notes(result)),
+        Plot(title(result), figure(result), words, panels=3),
     ]
-    return framed(title(result), [drawn, *tables])
-
-
-def _table_figure(head: Sequence[str], body: Sequence[Sequence[str]]) -> Figure:
-    import plotly.graph_objects as go
-
-    width = [1, 4] if len(head) == 2 else None
-    written = [[escape(cell) for cell in column] for column in zip(*body, strict=True)]
-    lines = sum(1 + max(map(len, row)) // 150 for row in body)
-    plot = go.Figure(
-        go.Table(
-            columnwidth=width,
-            header={"values": list(head), "align": "left"},
-            cells={"values": written, "align": "left", "height": 24},
-        )
-    )
-    plot.update_layout(height=70 + 26 * lines, margin={"t": 10, "b": 10, "l": 20, "r": 20})
-    return plot
+    if why:
+        parts += [section("Not compared"), table(("method", "why"), why)]
+    parts += [section("How it was made"), settings(versions())]
+    return framed(title(result), parts, "A comparison by Tacit")
 
 
 def _errors(rows: Sequence[Data]) -> dict[str, Any] | None:

@@ -30,9 +30,10 @@ from tacit.files import json_text, write_whole
 from tacit.gaussian import gaussian
 from tacit.journal import Journal, machine
 from tacit.oracles import DpTraining, Oracle
+from tacit.page import versions
 from tacit.pareto import GRID, RANDOM, Front, Point, Suggestion, evaluate, front, grid, hypervolume
 from tacit.pareto import suggest as suggestion
-from tacit.pareto_page import page
+from tacit.pareto_page import render
 from tacit.pareto_plan import ParetoPlan, load_pareto_plan, oracle_of
 from tacit.plan import PLAN
 from tacit.privacy.accounting import Budget, spent
@@ -215,7 +216,8 @@ def _written(
         "points": [point.to_json() for point in points],
         "plan": plan.to_json(),
         "machine": machine(),
+        "versions": versions(),
     }
     write_whole(out / _FRONT, json_text(result) + "\n")
-    write_whole(out / "front.html", page(result))
+    write_whole(out / "front.html", render(result))
     return result

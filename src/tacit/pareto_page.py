@@ -9,26 +9,58 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.page import (
+    COLOURS,
+    GREY,
+    Plot,
+    page,
+    paragraph,
+    price,
+    section,
+    settings,
+    table,
+    tiles,
+    versions,
+)
 from tacit.pareto import ANTI_IDEAL
+from tacit.wording import log_ticks, short
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Row = Mapping[str, Any]
-_CELL = "padding: .2rem .8rem .2rem 0; text-align: left"
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """The whole page."""
-    plot = figure(result).to_html({"displayModeBar": False}, full_html=False, include_plotlyjs=True)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>{escape(result['name'])}: privacy and utility</title>"
-        '<body style="font-family: system-ui, sans-serif; max-width: 60rem; margin: 2rem auto">'
-        f"<h1>{escape(result['name'])}: privacy and utility</h1>"
-        f"<p><b>Who may see this page:</b> {escape(result['who_may_see_it'])}.</p>"
-        f"{plot}{_table(result['front'], result['third'])}</body></html>"
+def render(result: Mapping[str, Any]) -> str:
+    """The whole page, from the content of ``front.json``."""
+    third, points = result["third"], result["points"]
+    words = (
+        f"ε at δ = {result['delta']:g} ({result['protects']}) against the error. A point of the "
+        "front has the least error that was found for its ε or less"
+        + ("." if third else "; the band reaches from its best to its worst replication.")
     )
+    behind, summary = _table(points, third), f"All {len(points)} points"
+    parts: list[str | Plot] = [
+        tiles(
+            [
+                (str(len(result["front"])), f"points of {len(points)} are on the front"),
+                (short(result["hypervolume"]), "hypervolume, up to ε = 10 and an error of 1"),
+            ]
+        ),
+        paragraph(f"Who may see this page: {result['who_may_see_it']}."),
+        Plot("What ε buys", figure(result), words, behind, summary),
+        section("The front"),
+        _table(result["front"], third),
+        section("Plan"),
+        paragraph(
+            "As it was run, with every default; in the folder of the front it is plan.toml, and "
+            "“tacit pareto plan.toml” runs it again."
+        ),
+        settings(result["plan"]),
+        section("How it was made"),
+        settings({**result["machine"], **(result.get("versions") or versions())}),
+    ]
+    return page(f"{result['name']}: privacy and utility", parts, "A privacy-utility front")
 
 
 def figure(result: Mapping[str, Any]) -> Figure:
@@ -42,8 +74,8 @@ def figure(result: Mapping[str, Any]) -> Figure:
     if result["third"] is None:
         _add_band(plot, best)
     for rows, name, colour, mode in (
-        (others, "dominated", "#9aa6b5", "markers"),
-        (best, "the front", "#2459a9", "markers" if result["third"] else "lines+markers"),
+        (others, "dominated", GREY, "markers"),
+        (best, "the front", COLOURS[0], "markers" if result["third"] else "lines+markers"),
     ):
         plot.add_scatter(
             x=[row["epsilon"] for row in rows],
@@ -62,7 +94,7 @@ def figure(result: Mapping[str, Any]) -> Figure:
             colorbar={"title": {"text": result["third"]}},
             size=10,
         )
-    plot.add_vline(ANTI_IDEAL[0], line={"color": "#9aa6b5", "dash": "dot"})
+    plot.add_vline(ANTI_IDEAL[0], line={"color": GREY, "dash": "dot"})
     plot.add_annotation(  # on a logarithmic axis, annotations are placed by the logarithm
         x=math.log10(ANTI_IDEAL[0]),
         y=1,
@@ -72,15 +104,16 @@ def figure(result: Mapping[str, Any]) -> Figure:
         xanchor="right",
         xshift=-4,
     )
+    shown = _shown(result["points"])
     plot.update_xaxes(
         type="log",
+        tickvals=log_ticks(*shown),
         title_text=f"ε at δ = {result['delta']:g} ({result['protects']})",
-        range=[math.log10(end) for end in _shown(result["points"])],
+        range=[math.log10(end) for end in shown],
     )
     plot.update_yaxes(title_text="error (1 − utility)", rangemode="tozero")
     plot.update_layout(
-        template="plotly_white",
-        height=520,
+        height=480,
         margin={"t": 30, "l": 70, "r": 20, "b": 110},
         legend={"orientation": "h", "y": -0.2},
     )
@@ -110,7 +143,7 @@ def _add_band(plot: Figure, best: Sequence[Row]) -> None:
         y=[*above, *reversed(below)],
         fill="toself",
         mode="none",
-        fillcolor="rgba(36,89,169,0.18)",
+        fillcolor="rgba(59,125,196,0.22)",
         name="best to worst replication",
         hoverinfo="skip",
     )
@@ -127,34 +160,28 @@ def _steps(epsilon: Sequence[float], errors: Sequence[float]) -> tuple[list[floa
     return across, heights
 
 
-def _table(best: Sequence[Row], third: str | None) -> str:
-    names = list(best[0]["config"]) if best else []
-    words = ("ε", "error", *([third] if third else []), *names)
-    head = "".join(f"<th style='{_CELL}'>{escape(word)}</th>" for word in words)
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td style='{_CELL}'>{escape(text)}</td>"
-            for text in (
-                f"{row['epsilon']:.4g}",
-                f"{float(np.mean(row['errors'])):.4f}",
-                *([_short(row["extra"])] if third else []),
-                *(_short(row["config"][name]) for name in names),
+def _table(rows: Sequence[Row], third: str | None) -> str:
+    names = list(rows[0]["config"]) if rows else []
+    head = ("ε", "error", "least", "most", *([third] if third else []), *names)
+    return table(
+        head,
+        [
+            (
+                price(row["epsilon"]),
+                float(np.mean(row["errors"])),
+                float(min(row["errors"])),
+                float(max(row["errors"])),
+                *([row["extra"]] if third else []),
+                *(row["config"][name] for name in names),
             )
-        )
-        + "</tr>"
-        for row in best
+            for row in rows
+        ],
     )
-    return f"<h2>The front</h2><table><tr>{head}</tr>{rows}</table>"
 
 
 def _words(row: Row, third: str | None) -> str:
     told = {**row["config"], **({third: row["extra"]} if third else {})}
-    return "<br>".join(escape(f"{name} = {_short(value)}") for name, value in told.items())
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "<br>".join(escape(f"{name} = {short(value)}") for name, value in told.items())
 
 
 def _key(row: Row) -> str:

@@ -130,6 +130,7 @@ class Result:
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
     do not tell. ``exchanges`` counts how often clients were asked something. ``rounds`` has what a
     method that trains told of each; ``weights``, its model, are not part of the JSON.
+    ``versions`` are those of Tacit, Python and the libraries that it used.
 
     >>> import tacit
     >>> clients = [lambda config, best=best: abs(config["x"] - best / 20) for best in range(20)]
@@ -154,6 +155,7 @@ class Result:
     rounds: tuple[dict[str, Any], ...] = ()
     exchanges: int = 0
     weights: Weights | None = field(default=None, repr=False)
+    versions: dict[str, str] = field(default_factory=dict, repr=False)
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -176,6 +178,7 @@ class Result:
             architecture=found.get("architecture", ""),
             rounds=tuple(found.get("rounds", ())),
             exchanges=found.get("exchanges", 0),
+            versions=found.get("versions", {}),
             ledger=ledger,
         )
 
@@ -226,4 +229,5 @@ class Result:
             "evaluation": self.evaluation,
             "architecture": self.architecture,
             "rounds": list(self.rounds),
+            "versions": self.versions,
         }

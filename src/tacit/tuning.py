@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tacit.federation import Federation, Progress, local_federation, lone_holder
+from tacit.page import versions
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import (
     Release,
@@ -180,6 +181,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
             stage: {"up": cost.up, "down": cost.down} for stage, cost in federation.costs.items()
         },
         exchanges=sum(cost.exchanges for cost in federation.costs.values()),
+        versions=versions(),
         ledger=federation.ledger.extract(federation.run),
     )
 

@@ -65,7 +65,7 @@ def test_the_summary_averages_the_real_tables(result: dict[str, Any]) -> None:
 
 
 def test_figures_have_a_line_for_every_method(result: dict[str, Any]) -> None:
-    averages, tables, harm = ballots_figures.figures(result)
+    averages, tables, harm = (plot.figure for plot in ballots_figures.plots(result))
     assert {trace.name for trace in averages.data} == set(ballots_figures.NAMES.values())
     drawn = [trace for trace in tables.data if trace.x]
     assert len(drawn) == 2 * 4  # a table and three kinds of surface, published and auto

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tacit.bench import combine
-from tacit.bench.combine_figures import figures, page
+from tacit.bench.combine_figures import plots
+from tacit.bench.pages import page_of
 from tacit.grids import grid
 from tacit.tables import Recipe
 from tests.command_line import document, refusal, tacit
@@ -132,9 +133,9 @@ def test_a_run_goes_on_where_it_was_and_draws_figures(tmp_path: Path) -> None:
     journal.write_text("".join(lines[:-1]) + lines[-1][:40])
     again = combine.run(recipes, 1, None, tmp_path, lambda *_: None)
     assert again["rows"][0]["chosen"] == row["chosen"]
-    drawn = figures(first["rows"])
-    assert [plot.layout.title.text.split(":")[0] for plot in drawn] == ["Figure 4", "Figure 5"]
-    assert "Plotly" in page(first["rows"])
+    drawn = plots(first["rows"])
+    assert [plot.title.split(":")[0] for plot in drawn] == ["Figure 4", "Figure 5"]
+    assert "Figure 4: label skew" in page_of(first)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tacit.bench import dp_hype
-from tacit.bench.dp_hype_figures import figure
+from tacit.bench.dp_hype_figures import plots
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import TopVotes
 from tacit.tables import Recipe, ScoreTable
@@ -115,14 +115,18 @@ def test_repeats_must_be_positive() -> None:
 def test_figures_show_every_setting() -> None:
     results = [dp_hype.run(made_up(), repeats=5) for _ in range(4)]
     results[1]["recipe"] |= {"partition": "dirichlet", "alpha": 0.5}
-    drawn = figure(results)
-    shown = [note.text for note in drawn.layout.annotations]
+    drawn = plots(results)
+    shown = [plot.title for plot in drawn]
     assert shown.count("digits, n = 30, iid") == 3
     assert "digits, n = 30, dirichlet α = 0.5" in shown
-    assert sum(trace.type == "bar" for trace in drawn.data) == 4
-    assert [trace.name for trace in drawn.data if trace.showlegend] == [
-        "vote, Tacit's exact noise",
-        "vote, published noise",
-        "OPT",
-        "RANDGUESS",
-    ]
+    for plot, result in zip(drawn, results, strict=True):
+        *lines, bars = plot.figure.data
+        assert [trace.name for trace in lines] == [
+            "vote, Tacit's exact noise",
+            "vote, published noise",
+            "OPT",
+            "RANDGUESS",
+        ]
+        assert list(lines[0].y) == [found["mean"] for found in result["vote"].values()]
+        assert list(bars.y) == result["histogram"]["candidates"]
+        assert plot.table.count("<tr>") == 1 + 2 + 2 * len(result["vote"])

@@ -90,7 +90,7 @@ def test_claims_are_judged_by_their_intervals() -> None:
     shown = {"setup": {"first": 1}, "rows": volumes(0.1), "grids": {}, "truths": truths}
     plots = pareto_figures.pareto(shown)
     assert len(plots) == 5
-    assert all(plot.layout.xaxis.range[0] == 1 for plot in plots)
+    assert all(plot.figure.layout.xaxis.range[0] == 1 for plot in plots)
 
 
 def test_more_runs_mean_more_noise_in_each() -> None:

@@ -123,9 +123,11 @@ def test_tables_and_figures_are_means_over_seeds() -> None:
         "fraud": fraud,
         "published": [feathers.published(feathers_runs.Setup(), e) for e in (1.0, math.inf)],
     }
-    page = training_figures.page("FEATHERS", training_figures.feathers(result))
-    assert "F1 of the rarer class" in page
-    assert "http" not in page.split("</script>")[-1]
+    accuracy, _, over_time, f1 = training_figures.feathers(result)
+    assert accuracy.figure.data[0].y[0] == pytest.approx(0.61)
+    assert accuracy.table.count("<tr>") == 1 + len(rows)
+    assert all(list(line.y) == [0.1] * 3 for line in over_time.figure.data)
+    assert f1.figure.data[0].y[0] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("method", adaptive.METHODS)
@@ -159,7 +161,7 @@ def test_spans_are_judged_by_their_intervals() -> None:
     assert table[0]["best"] == pytest.approx(0.401)
     assert table[0]["span"] == pytest.approx(0.2)
     plots = training_figures.adaptive({"rows": rate_rows(0.2)})
-    assert [len(plot.data) for plot in plots] == [5, 10]
+    assert [len(plot.figure.data) for plot in plots] == [5, 10]
 
 
 def test_averaging_books_what_it_says_and_goes_on(tmp_path: Path) -> None:

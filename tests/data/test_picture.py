@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.data.examples import IntArray
-from tacit.data.picture import figure
+from tacit.data.picture import figure, render
 from tacit.data.skews import Dirichlet, FeatureSkew, Partition
 
 
@@ -21,8 +21,7 @@ def dealt(rule: Partition, clients: int, classes: int, examples: int = 6000) -> 
 
 
 def draw(counts: IntArray, **changes: Any) -> Any:
-    arguments = {"dataset": "toy", "classes": names(counts.shape[1]), "partition": "by hand"}
-    return figure(**{**arguments, "counts": counts, **changes})
+    return figure(**{"classes": names(counts.shape[1]), "counts": counts, **changes})
 
 
 def drawn(plot: Any, kind: str, axis: str = "x") -> list[Any]:
@@ -118,21 +117,31 @@ def test_a_feature_skew_shows_the_noise_of_each_client(clients: int) -> None:
 
 
 def test_names_are_text_and_not_markup() -> None:
-    plot = draw(np.array([[1, 2]]), dataset="a<b>", classes=["<=50K", "a very long name & more"])
+    plot = draw(np.array([[1, 2]]), classes=["<=50K", "a very long name & more"])
     first, second = drawn(plot, "bar")
     assert first.name == "&lt;=50K"
     assert second.name == "a very long nam…"
     assert "a very long name &amp; more" in second.hovertemplate
-    assert plot.layout.title.text.startswith("a&lt;b&gt; dealt to 1 client<br>")
+    page = render("a<b>", ["<=50K", "more"], np.array([[1, 2]]), "by hand")
+    assert "<h1>a&lt;b&gt; dealt to 1 client</h1>" in page
+    assert '<button type="button">&lt;=50K</button>' in page
 
 
-def test_the_title_has_the_summary() -> None:
-    plot = draw(np.array([[1000, 200], [0, 1001]]), partition="Dirichlet(alpha=0.5)")
-    words = plot.layout.title.text
-    assert words.startswith("toy dealt to 2 clients<br><sub>Dirichlet(alpha=0.5)</sub>")
+def test_the_page_has_the_summary_and_every_client() -> None:
+    counts = np.array([[1000, 200], [0, 1001]])
+    words = render("toy", names(2), counts, "Dirichlet(alpha=0.5)")
+    assert "<h1>toy dealt to 2 clients</h1>" in words
+    assert "Dirichlet(alpha=0.5)" in words
+    assert '<td class="number" data-order="1200.0">1200</td>' in words
     assert "2,201 examples; sizes 1,001 to 1,200, median 1,100.5" in words
-    assert "on average 92% of a client’s examples are of its largest class" in words
+    assert "On average 92% of a client’s examples are of its largest class" in words
     assert "0.42 away from the whole" in words
+
+
+def test_a_page_of_many_clients_stays_small() -> None:
+    page = render("toy", names(60), dealt(Dirichlet(0.5, smallest=1), 2500, 60, 60_000), "by hand")
+    assert "The first 1000 clients" in page
+    assert len(page.encode()) < 6_000_000
 
 
 def test_axes_are_named_with_their_units() -> None:

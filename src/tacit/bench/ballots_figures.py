@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tacit.page import COLOURS, GREY, Plot, arrange, records
+
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
@@ -17,13 +19,49 @@ NAMES = {
     "two-stage": "Borda, run-off",
     "auto": "auto",
 }
-_COLOURS = ("#9aa6b5", "#8c6d00", "#8c5aa8", "#2f7d4f", "#e07b39", "#2459a9")
+_COLOURS = {
+    "published": GREY,
+    "exact": COLOURS[4],
+    "borda": COLOURS[3],
+    "smoothed": COLOURS[2],
+    "two-stage": COLOURS[1],
+    "auto": COLOURS[0],
+}
 _BAR = {"thickness": 1}
 
 
-def figures(result: Mapping[str, Any]) -> list[Figure]:
+def plots(result: Mapping[str, Any]) -> list[Plot]:
     """Regret against epsilon on average and for every kind of table, and what smoothing harms."""
-    return [averages(result), tables(result), harm(result)]
+    spread = "Bars are standard errors over draws of noise."
+    means = [
+        {"clients": group, "tables": found["tables"], "method": method, "epsilon": epsilon} | point
+        for group, found in result["summary"]["groups"].items()
+        for method, points in found["curves"].items()
+        for epsilon, point in zip(result["summary"]["epsilons"], points, strict=True)
+    ]
+    return [
+        Plot(
+            "On average over real tables",
+            averages(result),
+            f"Regret of the pick in points of test accuracy. {spread}",
+            records(means),
+            panels=2,
+        ),
+        Plot(
+            "On every kind of table",
+            tables(result),
+            f"Regret in points; dotted: skewed labels (Dirichlet, α = 0.5). {spread}",
+            records(result["rows"]),
+            panels=4,
+        ),
+        Plot(
+            "Where neighbours say nothing",
+            harm(result),
+            "How much more regret than the largest entry of the plain tally, in points, on tables "
+            "with permuted candidates and on rough surfaces. Bars are two standard errors.",
+            records(result["harm"]),
+        ),
+    ]
 
 
 def averages(result: Mapping[str, Any]) -> Figure:
@@ -37,7 +75,7 @@ def averages(result: Mapping[str, Any]) -> Figure:
     epsilons = summary["epsilons"]
     for column, group in enumerate(groups, start=1):
         found = summary["groups"][group]
-        for (method, name), colour in zip(NAMES.items(), _COLOURS, strict=True):
+        for method, name in NAMES.items():
             points = found["curves"][method]
             plot.add_scatter(
                 x=epsilons,
@@ -46,12 +84,15 @@ def averages(result: Mapping[str, Any]) -> Figure:
                 name=name,
                 legendgroup=method,
                 showlegend=column == 1,
-                line={"color": colour, "width": 3 if method in ("published", "auto") else 1.5},
+                line={
+                    "color": _COLOURS[method],
+                    "width": 3 if method in ("published", "auto") else 1.5,
+                },
                 row=1,
                 col=column,
             )
         goal, need = found["curves"]["published"][-1]["regret"], found["needs"]["auto"]
-        plot.add_hline(y=goal, line_dash="dot", line_color="#5a6675", row=1, col=column)
+        plot.add_hline(y=goal, line_dash="dot", line_color=GREY, row=1, col=column)
         if need is not None:
             plot.add_annotation(
                 x=math.log10(need),
@@ -64,7 +105,8 @@ def averages(result: Mapping[str, Any]) -> Figure:
             )
         _epsilon_axis(plot, epsilons, row=1, col=column)
     plot.update_yaxes(title_text="regret, points of accuracy", col=1, rangemode="tozero")
-    return _finished(plot, "The same ε and δ, other votes", 480)
+    arrange(plot, 460)
+    return plot
 
 
 def tables(result: Mapping[str, Any]) -> Figure:
@@ -84,34 +126,34 @@ def tables(result: Mapping[str, Any]) -> Figure:
         vertical_spacing=0.02,
         horizontal_spacing=0.02,
     )
-    dashes = ("solid", "dot")
-    for down, name in enumerate(data, start=1):
-        own = [row for row in rows if row["data"] == name]
-        kinds = dict.fromkeys(row["partition"] for row in own)
-        for dash, partition in zip(dashes, kinds, strict=False):
-            for across, count in enumerate(clients, start=1):
-                some = [r for r in own if (r["partition"], r["clients"]) == (partition, count)]
-                for method, colour in (("published", _COLOURS[0]), ("auto", _COLOURS[-1])):
-                    points = [row for row in some if row["method"] == method]
-                    plot.add_scatter(
-                        x=[row["epsilon"] for row in points],
-                        y=[row["regret"] for row in points],
-                        error_y={"array": [row["se"] for row in points], **_BAR},
-                        name=f"{NAMES[method]}{', skewed labels' if dash == 'dot' else ''}",
-                        legendgroup=method + dash,
-                        showlegend=(down, across) == (1, clients.index(points[0]["clients"]) + 1)
-                        if points
-                        else False,
-                        line={"color": colour, "dash": dash},
-                        row=down,
-                        col=across,
-                    )
+    named: set[tuple[str, str]] = set()
+    wanted = (row for row in rows if row["method"] in ("published", "auto"))
+    curves: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = {}
+    for row in wanted:
+        key = (row["data"], row["partition"], row["clients"], row["method"])
+        curves.setdefault(key, []).append(row)
+    for (name, partition, count, method), points in curves.items():
+        dash = "dot" if partition.startswith("dirichlet") else "solid"
+        plot.add_scatter(
+            x=[row["epsilon"] for row in points],
+            y=[row["regret"] for row in points],
+            error_y={"array": [row["se"] for row in points], **_BAR},
+            name=NAMES[method] + (", skewed labels" if dash == "dot" else ""),
+            legendgroup=method + dash,
+            showlegend=(method, dash) not in named,
+            line={"color": _COLOURS[method], "dash": dash},
+            row=data.index(name) + 1,
+            col=clients.index(count) + 1,
+        )
+        named.add((method, dash))
     _epsilon_axis(plot, result["summary"]["epsilons"])
-    plot.update_xaxes(title_text="", row=None, col=None)
+    plot.update_xaxes(title_text="")
     plot.update_xaxes(title_text="ε", row=len(data))
     plot.update_yaxes(rangemode="tozero")
     plot.update_yaxes(title_text="regret", col=1)
-    return _finished(plot, "Every table", 190 * len(data) + 120)
+    arrange(plot, 150 * len(data) + 140)
+    plot.update_layout(legend_y=-0.06)
+    return plot
 
 
 def harm(result: Mapping[str, Any]) -> Figure:
@@ -119,20 +161,21 @@ def harm(result: Mapping[str, Any]) -> Figure:
     import plotly.graph_objects as go
 
     plot = go.Figure()
-    for method, colour in (("smoothed", _COLOURS[3]), ("auto", _COLOURS[-1])):
+    for method in ("smoothed", "auto"):
         own = [row for row in result["harm"] if row["method"] == method]
         plot.add_scatter(
             x=[_place(row) for row in own],
             y=[row["harm"] for row in own],
             error_y={"array": [2 * row["se"] for row in own], **_BAR},
             mode="markers",
-            marker={"color": colour},
+            marker={"color": _COLOURS[method]},
             name=NAMES[method],
         )
     plot.add_hline(y=1, line_dash="dot", annotation_text="1 point worse")
     plot.update_xaxes(showticklabels=False, title_text="permuted tables and rough surfaces")
-    plot.update_yaxes(title_text="regret more than plain, points; bars: 2 standard errors")
-    return _finished(plot, "What it harms where there is no structure", 460)
+    plot.update_yaxes(title_text="regret beyond plain, points")
+    arrange(plot, 420)
+    return plot
 
 
 def _place(row: Mapping[str, Any]) -> str:
@@ -147,8 +190,3 @@ def _epsilon_axis(plot: Figure, epsilons: Sequence[float], **where: int) -> None
         title_text="ε",
         **where,
     )
-
-
-def _finished(plot: Figure, title: str, height: int) -> Figure:
-    plot.update_layout(title=title, template="plotly_white", height=height, margin={"t": 90})
-    return plot

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.page import COLOURS, GREY, Plot, records
+
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Row = Mapping[str, Any]
 
-_COLOURS = ("#2459a9", "#e07b39", "#2f7d4f", "#8c5aa8", "#b8860b", "#c23b5a")
-_TRUTH = "#111111"
-_NO_TOOLS = {"displayModeBar": False}
+_TRUTH = GREY
+_SPREAD = "Means over seeds; lines reach from the least to the most"
+_WORDS = f"{_SPREAD}; ringed dots: ground truth (GHO)."
 _RATE, _MOMENTUM = "server_learning_rate", "server_momentum"
 _NAMES = {_RATE: "server learning rate", _MOMENTUM: "server momentum", "accuracy": "test accuracy"}
 _STRATEGIES = ("mean", "median", "trimmed-mean", "best-mean", "best-median", "dbscan")
 _SURFACES = ("gho", "dbscan", "sgm", "sgm+u", "mplm", "aplm")
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
+def plots(rows: Sequence[Row]) -> list[Plot]:
     """All of the paper's figures for which there are results."""
     by_clients = (
         ("Figure 2: iid, the mean", "mean", "iid", None),
@@ -36,36 +38,34 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     drawn = [_by_clients(rows, *one) for one in by_clients]
     drawn += [_by_strategy(rows, *one) for one in by_strategy]
     drawn.append(_against_flora(rows))
-    with_data = [plot for plot in drawn if plot.data]
-    return sorted(with_data, key=lambda plot: str(plot.layout.title.text))
+    with_data = [plot for plot in drawn if plot.figure.data]
+    return sorted(with_data, key=lambda plot: plot.title)
 
 
-def page(rows: Sequence[Row]) -> str:
-    """One page with all figures."""
-    parts = [
-        plot.to_html(_NO_TOOLS, full_html=False, include_plotlyjs=number == 0)
-        for number, plot in enumerate(figures(rows))
-    ]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        "<title>Combining local optima</title><body>" + "".join(parts) + "</body></html>"
+def _behind(rows: Sequence[Row], names: Sequence[str], wanted: Sequence[str]) -> str:
+    """Some numbers of what some strategies chose."""
+    kept = ("data", "skew", "amount", "clients", "seed")
+    return records(
+        {key: row[key] for key in kept}
+        | {name: {_NAMES[w]: row["chosen"][name][w] for w in wanted} for name in names}
+        for row in rows
     )
 
 
 def _by_clients(
     rows: Sequence[Row], title: str, strategy: str, skew: str, amount: float | None
-) -> Figure:
+) -> Plot:
     """Three panels; a bar for each number of clients, a dot for its ground truth."""
     some = [row for row in rows if row["skew"] == skew and row["amount"] == amount]
-    plot = _panels(title, 1, [_NAMES[what] for what in _NAMES])
+    plot = _panels(1, [_NAMES[what] for what in _NAMES])
     for column, what in enumerate(_NAMES, start=1):
         groups = {f"{n} clients": _where(some, clients=n) for n in _values(some, "clients")}
         _bars(plot, groups, lambda row, w=what: row["chosen"][strategy][w], 1, column)
         _dots(plot, groups, lambda row, w=what: row["chosen"]["gho"][w], 1, column)
-    return plot
+    return Plot(title, plot, _WORDS, _behind(some, ("gho", strategy), list(_NAMES)), panels=3)
 
 
-def _by_strategy(rows: Sequence[Row], title: str, amounts: tuple[float, float, float]) -> Figure:
+def _by_strategy(rows: Sequence[Row], title: str, amounts: tuple[float, float, float]) -> Plot:
     """A row of panels for each skew; a bar for each strategy, a dot for the ground truth."""
     skews = tuple(zip(("feature", "label", "quantity"), amounts, strict=True))
     names = [
@@ -73,9 +73,10 @@ def _by_strategy(rows: Sequence[Row], title: str, amounts: tuple[float, float, f
         for skew, amount in skews
         for what in (_RATE, _MOMENTUM)
     ]
-    plot = _panels(title, 3, names)
+    plot, behind = _panels(3, names), []
     for line, (skew, amount) in enumerate(skews, start=1):
         some = [row for row in _where(rows, skew=skew, clients=20) if row["amount"] == amount]
+        behind += some
         for column, what in enumerate((_RATE, _MOMENTUM), start=1):
             for number, name in enumerate(_STRATEGIES):
                 _bars(
@@ -88,17 +89,18 @@ def _by_strategy(rows: Sequence[Row], title: str, amounts: tuple[float, float, f
                 )
             groups = dict.fromkeys(_STRATEGIES, some) if some else {}
             _dots(plot, groups, lambda row, w=what: row["chosen"]["gho"][w], line, column)
-    return plot
+    rows_behind = _behind(behind, ("gho", *_STRATEGIES), (_RATE, _MOMENTUM))
+    return Plot(title, plot, _WORDS, rows_behind, panels=2)
 
 
-def _against_flora(rows: Sequence[Row]) -> Figure:
+def _against_flora(rows: Sequence[Row]) -> Plot:
     """Accuracy of DBSCAN and of FLoRA's four surfaces, by skew and over all skews."""
     skewed = [row for row in rows if row["skew"] != "iid"]
     panels = {
         f"{skew} skew": _where(skewed, skew=skew) for skew in ("feature", "quantity", "label")
     }
     panels["all skews"] = skewed
-    plot = _panels("Figure 5: DBSCAN against FLoRA, test accuracy", 2, list(panels))
+    plot = _panels(2, list(panels))
     for number, some in enumerate(panels.values()):
         for place, name in enumerate(_SURFACES):
             _bars(
@@ -109,27 +111,21 @@ def _against_flora(rows: Sequence[Row]) -> Figure:
                 1 + number % 2,
                 first=place,
             )
-    return plot
+    behind = _behind(skewed, _SURFACES, ("accuracy",))
+    return Plot("Figure 5: DBSCAN against FLoRA, test accuracy", plot, f"{_SPREAD}.", behind)
 
 
-def _panels(title: str, rows: int, names: Sequence[str]) -> Figure:
+def _panels(rows: int, names: Sequence[str]) -> Figure:
     from plotly.subplots import make_subplots
 
     columns = len(names) // rows
     plot = make_subplots(rows=rows, cols=columns, subplot_titles=names, vertical_spacing=0.12)
-    height = 190 + 260 * rows
+    height = 110 + 260 * rows
     plot.update_layout(
-        template="plotly_white",
         barmode="group",
         height=height,
-        title={
-            "text": f"{title}<br><sup>means over seeds; lines: from the least to the most; "
-            "black dots: ground truth (GHO)</sup>",
-            "y": 1 - 15 / height,
-            "yanchor": "top",
-        },
-        margin={"t": 130, "l": 60, "r": 20, "b": 50},
-        legend={"orientation": "h", "y": 1 - 85 / height, "yanchor": "middle", "yref": "container"},
+        margin={"t": 80, "l": 50, "r": 20, "b": 40},
+        legend={"orientation": "h", "y": 1 - 20 / height, "yanchor": "middle", "yref": "container"},
     )
     return plot
 
@@ -159,7 +155,7 @@ def _bars(
                 "width": 2,
             },
             name="GHO" if name == "gho" else name,
-            marker_color=_TRUTH if name == "gho" else _COLOURS[number % len(_COLOURS)],
+            marker_color=_TRUTH if name == "gho" else COLOURS[number % len(COLOURS)],
             offsetgroup=name,
             legendgroup=name,
             showlegend=("GHO" if name == "gho" else name) not in shown,
@@ -183,7 +179,7 @@ def _dots(
             x=sets,
             y=[np.mean([value(row) for row in _where(rows, data=data)]) for data in sets],
             mode="markers",
-            marker={"color": _TRUTH, "size": 7},
+            marker={"color": "#111", "size": 8, "line": {"color": "#fff", "width": 1.5}},
             cliponaxis=False,
             name="GHO",
             legendgroup="GHO",

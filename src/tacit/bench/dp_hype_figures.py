@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from tacit.page import COLOURS, GREY, Plot, arrange, records
+
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_COLUMNS = 3
-_PANEL_HEIGHT = 300
-_OURS, _PUBLISHED, _BEST, _GUESS = "#2459a9", "#e07b39", "#2f7d4f", "#777777"
+_OURS, _PUBLISHED, _BEST, _GUESS = *COLOURS[:3], GREY
 
 
 def title(recipe: dict[str, Any]) -> str:
@@ -32,54 +31,42 @@ def title(recipe: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def figure(results: Sequence[dict[str, Any]]) -> Figure:
-    """Every result as two panels: accuracy by epsilon, and the candidates' accuracies."""
+def plots(results: Sequence[dict[str, Any]]) -> list[Plot]:
+    """Every setting: accuracy by epsilon, and beside it the candidates' accuracies."""
+    return [
+        Plot(title(result["recipe"]), figure(result), _words(result), _behind(result), panels=2)
+        for result in results
+    ]
+
+
+def figure(result: dict[str, Any]) -> Figure:
+    """One setting in two panels."""
     from plotly.subplots import make_subplots
 
-    columns = min(_COLUMNS, len(results))
-    rows = 2 * math.ceil(len(results) / columns)
-    names = [""] * (rows * columns)
-    for number, result in enumerate(results):
-        place = 2 * columns * (number // columns) + number % columns
-        names[place] = title(result["recipe"])
-    plot = make_subplots(
-        rows=rows,
-        cols=columns,
-        subplot_titles=names,
-        vertical_spacing=min(0.12, 0.35 / rows),
-        horizontal_spacing=0.07,
-    )
-    for number, result in enumerate(results):
-        row, column = 1 + 2 * (number // columns), 1 + number % columns
-        _by_epsilon(plot, result, row, column, legend=number == 0)
-        _histogram(plot, result, row + 1, column)
-    height = 160 + _PANEL_HEIGHT * rows
-    plot.update_layout(
-        template="plotly_white",
-        height=height,
-        margin={"t": 165, "l": 70, "r": 20, "b": 60},
-        legend={
-            "orientation": "h",
-            "y": 1 - 112 / height,
-            "yanchor": "middle",
-            "yref": "container",
-        },
-        title={
-            "text": "Test accuracy of the configuration a private vote picks<br>"
-            f"<sup>{results[0]['votes']} votes a client, δ = {results[0]['delta']:g}; bars: 95 % "
-            "interval of the mean over training seeds</sup><br>"
-            "<sup>lower panels: how many candidates reach which accuracy</sup>",
-            "y": 1 - 20 / height,
-            "yanchor": "top",
-            "yref": "container",
-        },
-    )
+    names = ["what a private vote picks", "what the candidates reach"]
+    plot = make_subplots(rows=1, cols=2, subplot_titles=names, column_widths=[0.6, 0.4])
+    _by_epsilon(plot, result)
+    _histogram(plot, result)
+    arrange(plot, 380)
     return plot
 
 
-def _by_epsilon(
-    plot: Figure, result: dict[str, Any], row: int, column: int, *, legend: bool
-) -> None:
+def _words(result: dict[str, Any]) -> str:
+    return (
+        f"{result['votes']} votes a client, ε at δ = {result['delta']:g} (client level, "
+        "replace-one); bars: 95 % interval of the mean over training seeds."
+    )
+
+
+def _behind(result: dict[str, Any]) -> str:
+    """Everything on the left, in rows."""
+    rows = [{"method": "OPT", **result["opt"]}, {"method": "RANDGUESS", **result["randguess"]}]
+    for key, method in (("vote", "vote"), ("vote_published_noise", "vote, published noise")):
+        rows += [{"method": method, "epsilon": e, **found} for e, found in result[key].items()]
+    return records(rows)
+
+
+def _by_epsilon(plot: Figure, result: dict[str, Any]) -> None:
     ticks = ["∞" if epsilon == "inf" else epsilon for epsilon in result["vote"]]
     for key, name, colour, shift in (
         ("vote", "vote, Tacit's exact noise", _OURS, -0.09),
@@ -100,10 +87,8 @@ def _by_epsilon(
             mode="lines+markers",
             line={"color": colour, "width": 1.5},
             name=name,
-            legendgroup=key,
-            showlegend=legend,
-            row=row,
-            col=column,
+            row=1,
+            col=1,
         )
     for key, name, colour, dash in (
         ("opt", "OPT", _BEST, "dash"),
@@ -115,25 +100,21 @@ def _by_epsilon(
             mode="lines",
             line={"color": colour, "dash": dash, "width": 1.8},
             name=name,
-            legendgroup=key,
-            showlegend=legend,
-            row=row,
-            col=column,
+            row=1,
+            col=1,
         )
     plot.update_xaxes(
         title_text="ε",
         tickvals=list(range(len(ticks))),
         ticktext=ticks,
         range=[-0.5, len(ticks) - 0.5],
-        row=row,
-        col=column,
+        row=1,
+        col=1,
     )
-    plot.update_yaxes(range=[0, 1.02], tickformat=".0%", row=row, col=column)
-    if column == 1:
-        plot.update_yaxes(title_text="test accuracy", row=row, col=column)
+    plot.update_yaxes(title_text="test accuracy", range=[0, 1.02], tickformat=".0%", row=1, col=1)
 
 
-def _histogram(plot: Figure, result: dict[str, Any], row: int, column: int) -> None:
+def _histogram(plot: Figure, result: dict[str, Any]) -> None:
     edges, counts = result["histogram"]["edges"], result["histogram"]["candidates"]
     plot.add_bar(
         x=[(low + high) / 2 for low, high in pairwise(edges)],
@@ -141,11 +122,8 @@ def _histogram(plot: Figure, result: dict[str, Any], row: int, column: int) -> N
         width=edges[1] - edges[0],
         marker={"color": _BEST, "line": {"color": "white", "width": 1}},
         showlegend=False,
-        row=row,
-        col=column,
+        row=1,
+        col=2,
     )
-    plot.update_xaxes(
-        title_text="test accuracy", tickformat=".0%", range=[0, 1], row=row, col=column
-    )
-    if column == 1:
-        plot.update_yaxes(title_text="candidates", row=row, col=column)
+    plot.update_xaxes(title_text="test accuracy", tickformat=".0%", range=[0, 1], row=1, col=2)
+    plot.update_yaxes(title_text="candidates", row=1, col=2)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from tacit.page import COLOURS, GREY, Plot, arrange, records
 
-_COLOURS = {"nehvi": "#2459a9", "hvpoi": "#2f7d4f", "random": "#9aa6b5"}
-_SHAPES = {"geometric": "#e07b39", "logarithmic": "#2459a9", "poisson": "#2f7d4f"}
+_SEARCHES = {"nehvi": COLOURS[0], "hvpoi": COLOURS[2], "random": GREY}
+_SHAPES = {"geometric": COLOURS[1], "logarithmic": COLOURS[0], "poisson": COLOURS[2]}
 
 
-def pareto(result: Mapping[str, Any]) -> list[Figure]:
+def pareto(result: Mapping[str, Any]) -> list[Plot]:
     """How the hypervolume grows, one panel a problem: means over seeds, from least to most.
 
     Axes begin where the model does: before, all searches are the same random settings.
@@ -24,7 +23,7 @@ def pareto(result: Mapping[str, Any]) -> list[Figure]:
     plots, first = [], result["setup"]["first"]
     for problem in dict.fromkeys(row["problem"] for row in result["rows"]):
         plot, seen = go.Figure(), []
-        for name, colour in _COLOURS.items():
+        for name, colour in _SEARCHES.items():
             curves = np.array(
                 [
                     row["volumes"]
@@ -55,24 +54,41 @@ def pareto(result: Mapping[str, Any]) -> list[Figure]:
                 seen.append(level)
                 plot.add_hline(
                     y=level,
-                    line_dash="dot",
+                    line={"dash": "dot", "color": GREY},
                     annotation_text=name,
-                    annotation_position="bottom right",
+                    annotation_position="right",
                 )
         room = 0.05 * (max(seen) - min(seen))
-        title = problem
+        words = "Means over seeds; bands reach from the least to the most."
         if problem in result["truths"]:
-            title += " (as measured: noise flatters, so curves may pass the true front)"
-        plot.update_layout(template="plotly_white", height=420, title=title)
+            words += " As measured: noise flatters, so curves may pass the true front."
+        arrange(plot, top=20)
+        plot.update_layout(margin_r=90)  # for the names of levels
         plot.update_xaxes(title_text="points evaluated", range=[first, len(points)])
         plot.update_yaxes(
             title_text="hypervolume, up to ε = 10", range=[min(seen) - room, max(seen) + room]
         )
-        plots.append(plot)
+        title = f"{problem}: hypervolume against points evaluated"
+        plots.append(Plot(title, plot, words, _behind(result["rows"], problem, first)))
     return plots
 
 
-def selection(result: Mapping[str, Any]) -> list[Figure]:
+def _behind(rows: Sequence[Mapping[str, Any]], problem: str, first: int) -> str:
+    """Where every search stood when the model began, and along the way."""
+    own = [row for row in rows if row["problem"] == problem]
+    most = max(len(row["volumes"]) for row in own)
+    places = sorted({first, *range(first, most + 1, 8), most})
+    return records(
+        {
+            **{name: row[name] for name in ("acquisition", "seed", "seconds")},
+            **{f"after {n}": row["volumes"][n - 1] for n in places if n <= len(row["volumes"])},
+            **({"true volume": row["true_volume"]} if "true_volume" in row else {}),
+        }
+        for row in own
+    )
+
+
+def selection(result: Mapping[str, Any]) -> list[Plot]:
     """Accuracy against mean runs, with one deviation on either side; the adaptive run as a line."""
     import plotly.graph_objects as go
 
@@ -91,12 +107,20 @@ def selection(result: Mapping[str, Any]) -> list[Figure]:
         (single,) = [row for row in result["adaptive"] if row["data"] == data]
         plot.add_hline(
             y=single["accuracy"],
-            line_dash="dot",
-            annotation_text="one run, adaptive rate",
-            annotation_position="bottom right",
+            line={"dash": "dot", "color": GREY},
+            annotation_text="one run,<br>adaptive rate",
+            annotation_position="right",
         )
-        plot.update_layout(template="plotly_white", height=420, title=f"Private selection, {data}")
-        plot.update_xaxes(type="log", title_text="mean number of runs")
+        arrange(plot, top=20)
+        plot.update_layout(margin_r=90)  # for the names of levels
+        runs = sorted({row["mean_runs"] for row in result["rows"] if row["data"] == data})
+        plot.update_xaxes(type="log", tickvals=runs, title_text="mean number of runs")
         plot.update_yaxes(title_text="test accuracy", rangemode="tozero")
-        plots.append(plot)
+        words = (
+            f"All at ε = {result['setup']['epsilon']:g} and δ = {result['setup']['delta']:g} (per "
+            "record, add-or-remove-one) for those who see the result alone; bars are one standard "
+            "deviation."
+        )
+        rows = [row for row in (*result["rows"], *result["adaptive"]) if row["data"] == data]
+        plots.append(Plot(f"Private selection, {data}", plot, words, records(rows)))
     return plots

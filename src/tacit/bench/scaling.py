@@ -34,9 +34,11 @@ from tacit.bench.plain_loop import random_examples, sobol, timed, torch_loop
 from tacit.cores import cores, import_torch
 from tacit.journal import Journal, machine, resident_megabytes
 from tacit.networks import dense
+from tacit.page import COLOURS
 from tacit.sgd import Floats
 from tacit.space import Config
 from tacit.torch_task import TorchClient, TorchTask
+from tacit.wording import log_ticks
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -241,15 +243,15 @@ def figure(result: dict[str, Any]) -> Figure:
 
     net, large = (_widths(result[name]) for name in ("net", "memory_net"))
     samples, many = result["net"]["rows"], result["candidates"]
-    ours, blue = "Tacit", "#0072b2"
+    ours, blue = "Tacit", COLOURS[0]
     bound = f"Tacit, bound of {result['megabytes']} MB"
     curves = {
         "candidates": (ours, blue, 1, 1),
-        "plain loop": ("plain torch loop", "#d55e00", 1, 1),
+        "plain loop": ("plain torch loop", COLOURS[1], 1, 1),
         "clients": (ours, blue, 1, 2),
         "samples": (ours, blue, 2, 1),
         "memory": (ours, blue, 2, 2),
-        "bounded memory": (bound, "#009e73", 2, 2),
+        "bounded memory": (bound, COLOURS[2], 2, 2),
     }
     panels = {
         (1, 1): ("Candidates", f"one client, {net}, {samples} samples", "candidates"),
@@ -295,7 +297,7 @@ def figure(result: dict[str, Any]) -> Figure:
             col=column,
         )
         values = [value for _, own in drawn[row, column] for value in own]
-        levels = _ticks(min(values), max(values))
+        levels = log_ticks(min(values), max(values))
         plot.update_yaxes(
             type="log",
             title_text="megabytes above the start" if title == "Memory" else "seconds",
@@ -305,25 +307,11 @@ def figure(result: dict[str, Any]) -> Figure:
             col=column,
         )
     plot.update_layout(
-        title="How time and memory grow<br><sup>at the end of a curve: its fitted growth</sup>",
-        template="plotly_white",
-        height=820,
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.1, "yanchor": "bottom"},
-        margin={"t": 130, "r": 30},
+        height=780,
+        legend={"orientation": "h", "y": 1.08, "yanchor": "bottom"},
+        margin={"t": 100, "l": 60, "r": 30, "b": 60},
     )
     return plot
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten, from just below to just above.
-
-    >>> _ticks(0.3, 4.0)
-    [0.2, 0.5, 1.0, 2.0, 5.0]
-    """
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    ticks = [float(f"{first}e{power}") for power in powers for first in (1, 2, 5)]
-    below, above = max(t for t in ticks if t <= low), min(t for t in ticks if t >= high)
-    return [tick for tick in ticks if below <= tick <= above]
 
 
 def _widths(net: dict[str, Any]) -> str:

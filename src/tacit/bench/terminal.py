@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 from tacit.privacy.planner import percent
 
 
-def votes_table(result: dict[str, Any]) -> Table:
+def print_votes(result: dict[str, Any]) -> None:
     """The simulation of votes, the two spreads that tell most."""
     table = Table(title="Chance of a good winner: published noise / Tacit's noise")
     table.add_column("votes", justify="right")
@@ -34,7 +34,7 @@ def votes_table(result: dict[str, Any]) -> Table:
                 for p in row
             ),
         )
-    return table
+    Console(highlight=False).print(table)
 
 
 def print_speed(result: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def print_speed(result: dict[str, Any]) -> None:
         console.print(f"Skipped: {reason}", soft_wrap=True, markup=False)
 
 
-def scaling_table(result: dict[str, Any]) -> Table:
+def print_scaling(result: dict[str, Any]) -> None:
     """Every measured point, and how each curve grows."""
     table = Table(title="How local evaluation grows")
     for heading in ("curve", "size", "measured", "grows with the power"):
@@ -91,10 +91,10 @@ def scaling_table(result: dict[str, Any]) -> Table:
             table.add_section()
         table.add_row(curve if curve != last else "", str(point["size"]), found, shown)
         last = curve
-    return table
+    Console(highlight=False).print(table)
 
 
-def dp_hype_table(result: dict[str, Any]) -> Table:
+def print_dp_hype(result: dict[str, Any]) -> None:
     """DP-HYPE's comparison by epsilon."""
     recipe = result["recipe"]
     table = Table(
@@ -118,7 +118,7 @@ def dp_hype_table(result: dict[str, Any]) -> Table:
         f"{once['accuracy']:.1%}",
         "",
     )
-    return table
+    Console(highlight=False).print(table)
 
 
 def _spread(found: dict[str, float]) -> str:
@@ -154,7 +154,7 @@ def print_combine(result: dict[str, Any]) -> None:
     console.print(f"Processor time: {result['core_seconds'] / 60:.1f} minutes.")
 
 
-def print_averaging(result: dict[str, Any], out: Path) -> None:
+def print_averaging(result: dict[str, Any]) -> None:
     """Accuracy against epsilon."""
     rows = result["rows"]
     table = Table("Data", "Clients", "ε", "Accuracy", "Noise of the mean, in every direction")
@@ -166,22 +166,20 @@ def print_averaging(result: dict[str, Any], out: Path) -> None:
         accuracy = sum(row["accuracy"] for row in own) / len(own)
         noise = f"{own[0]['update_noise'] / own[0]['parameters'] ** 0.5:.2g} x clip"
         table.add_row(data, str(clients), f"{epsilon:g}", f"{accuracy:.3f}", noise)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"Figures: {out / 'averaging.html'}", soft_wrap=True)
+    Console(highlight=False).print(table)
 
 
-def print_adaptive(result: dict[str, Any], out: Path) -> None:
+def print_adaptive(result: dict[str, Any]) -> None:
     """Every method's best rate, how much depends on it, and the supplement's claims."""
     table = Table("Random data", "Method", "Best accuracy", "Best less worst rate", "Rates")
     for row in result["table"]:
         numbers = f"{row['best']:.3f}", f"{row['span']:.3f}" if row["rates"] > 1 else ""
         table.add_row(f"{row['random']:.0%}", row["method"], *numbers, str(row["rates"]))
     Console(highlight=False).print(table)
-    print_claims(result, out)
+    print_claims(result)
 
 
-def print_feathers(result: dict[str, Any], out: Path) -> None:
+def print_feathers(result: dict[str, Any]) -> None:
     """Accuracies and times, F1 against epsilon, and the paper's orderings."""
     table = Table("Clients", "Label skew", "Method", "Accuracy", "Processor seconds")
     for row in result["table"]:
@@ -195,10 +193,10 @@ def print_feathers(result: dict[str, Any], out: Path) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(fraud)
-    print_claims(result, out)
+    print_claims(result)
 
 
-def print_selection(result: dict[str, Any], out: Path) -> None:
+def print_selection(result: dict[str, Any]) -> None:
     """Accuracy and its spread against the mean number of runs."""
     table = Table("Data", "Runs", "Mean runs", "Accuracy", "Deviation", "ε of one run", "Watched")
     for row in result["rows"]:
@@ -215,10 +213,9 @@ def print_selection(result: dict[str, Any], out: Path) -> None:
         f"All at ε = {setup['epsilon']:g}, δ = {setup['delta']:g} (per record, add-or-remove-one) "
         "for those who see the result alone."
     )
-    console.print(f"Figures: {out / 'selection.html'}", soft_wrap=True)
 
 
-def print_pareto(result: dict[str, Any], out: Path) -> None:
+def print_pareto(result: dict[str, Any]) -> None:
     """Hypervolumes, what proposing takes, and the paper's claims."""
     table = Table("Problem", "Search", "Hypervolume")
     for problem, search in dict.fromkeys((r["problem"], r["acquisition"]) for r in result["rows"]):
@@ -243,10 +240,10 @@ def print_pareto(result: dict[str, Any], out: Path) -> None:
     )
     published = ", ".join(f"{name} +{gain:g}" for name, gain in result["published"].items())
     console.print(f"The paper's gains over random search, after 256 points: {published}")
-    print_claims(result, out)
+    print_claims(result)
 
 
-def print_ballots(result: dict[str, Any], out: Path) -> None:
+def print_ballots(result: dict[str, Any]) -> None:
     """Regret by method and epsilon on average, what auto needs, and what smoothing harms."""
     summary, console = result["summary"], Console(highlight=False)
     shown = [f"ε = {epsilon:g}" for epsilon in summary["epsilons"]]
@@ -269,20 +266,16 @@ def print_ballots(result: dict[str, Any], out: Path) -> None:
             f"{harm['worst_se']:.1f} ({harm['where']})",
             soft_wrap=True,
         )
-    console.print(f"Figures: {out / 'ballots.html'}", soft_wrap=True)
 
 
-def print_claims(result: dict[str, Any], out: Path) -> None:
+def print_claims(result: dict[str, Any]) -> None:
     """What became of a paper's claims."""
     table = Table("Claim", "Effect", "95 % interval", "Verdict")
     for one in result["claims"]:
         low, high = one["low"], one["high"]
         interval = "" if low is None else f"{low:+.3f} to {high:+.3f}"
         table.add_row(one["claim"], f"{one['effect']:+.3f}", interval, one["verdict"])
-    console = Console(highlight=False)
-    console.print(table)
-    name = f"{result['bench']}.html"
-    console.print(f"Figures: {out / name}", soft_wrap=True)
+    Console(highlight=False).print(table)
 
 
 def print_encrypted(result: dict[str, Any]) -> None:
@@ -345,7 +338,7 @@ def print_secure_sum(result: dict[str, Any]) -> None:
         )
 
 
-def flower_table(result: dict[str, Any]) -> Table:
+def print_flower(result: dict[str, Any]) -> None:
     """What a vote over Flower takes, beside Flower itself."""
     table = Table(title="One private vote over Flower")
     for heading in ("nodes", "kind", "messages", "kB up", "kB down", "Flower", "Tacit"):
@@ -361,4 +354,23 @@ def flower_table(result: dict[str, Any]) -> Table:
             f"{point['our_seconds']:.2f} s",
         )
     table.caption = "kB: a node. Flower: as many rounds of empty messages. Tacit: what is beyond."
-    return table
+    Console(highlight=False).print(table)
+
+
+PRINTED: dict[str, Callable[[dict[str, Any]], None]] = {
+    "adaptive": print_adaptive,
+    "averaging": print_averaging,
+    "ballots": print_ballots,
+    "combine": print_combine,
+    "dp-hype": print_dp_hype,
+    "encrypted": print_encrypted,
+    "feathers": print_feathers,
+    "flower": print_flower,
+    "pareto": print_pareto,
+    "scaling": print_scaling,
+    "secure-sum": print_secure_sum,
+    "selection": print_selection,
+    "speed": print_speed,
+    "votes": print_votes,
+}
+"""What is printed of every benchmark, by its name."""

@@ -8,34 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.page import COLOURS, Plot, arrange, records
+
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Row = Mapping[str, Any]
 
-_COLOURS = ("#2459a9", "#e07b39", "#2f7d4f", "#8c5aa8", "#b8860b", "#c23b5a")
-_NO_TOOLS = {"displayModeBar": False}
-_SPREAD = "means over seeds; bars: from the least to the most"
+_SPREAD = "Means over seeds; bars reach from the least to the most."
 
 
-def page(title: str, plots: Sequence[Figure]) -> str:
-    """One page with some figures, which loads nothing."""
-    parts = [
-        plot.to_html(_NO_TOOLS, full_html=False, include_plotlyjs=number == 0)
-        for number, plot in enumerate(plots)
-    ]
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><body>'
-        + "".join(parts)
-        + "</body></html>"
-    )
-
-
-def averaging(result: Mapping[str, Any]) -> list[Figure]:
+def averaging(result: Mapping[str, Any]) -> list[Plot]:
     """Accuracy against epsilon, one panel a data set."""
     rows = result["rows"]
     names = sorted({row["data"] for row in rows})
-    plot = _panels("Private federated averaging", names, "client level, replace-one, δ = 1e-5")
+    plot = _panels(names)
     finite = sorted({row["epsilon"] for row in rows if math.isfinite(row["epsilon"])})
     for column, name in enumerate(names, start=1):
         for colour, clients in enumerate(sorted({row["clients"] for row in rows})):
@@ -45,14 +32,16 @@ def averaging(result: Mapping[str, Any]) -> list[Figure]:
             _level(plot, own, finite, f"{label}, no noise", colour, column)
         plot.update_xaxes(type="log", tickvals=finite, title_text="ε", row=1, col=column)
     plot.update_yaxes(title_text="test accuracy", range=[0, 1])
-    return [plot]
+    words = f"ε at δ = 1e-5, client level, replace-one. {_SPREAD}"
+    title = "Private federated averaging: accuracy against ε"
+    return [Plot(title, plot, words, records(rows), panels=len(names))]
 
 
-def adaptive(result: Mapping[str, Any]) -> list[Figure]:
+def adaptive(result: Mapping[str, Any]) -> list[Plot]:
     """The supplement's two figures: accuracy against randomness, and against the first rate."""
     rows = result["rows"]
     shares = sorted({row["random"] for row in rows})
-    best = _panels("Accuracy against the share of random data", ["best rate of each method"])
+    best = _panels(["best rate of each method"])
     methods = list(dict.fromkeys(row["method"] for row in rows))
     for colour, method in enumerate(methods):
         tops = [
@@ -66,7 +55,7 @@ def adaptive(result: Mapping[str, Any]) -> list[Figure]:
     best.update_yaxes(title_text="test accuracy", rangemode="tozero")
     ends = [shares[0], shares[-1]]
     titles = [f"{share:.0%} random" for share in ends]
-    rates = _panels("Accuracy against the (first) learning rate", titles)
+    rates = _panels(titles)
     for column, share in enumerate(ends, start=1):
         for colour, method in enumerate(methods):
             at = [row for row in rows if row["method"] == method and row["random"] == share]
@@ -76,10 +65,14 @@ def adaptive(result: Mapping[str, Any]) -> list[Figure]:
         type="log", dtick=1, exponentformat="power", title_text="first learning rate"
     )
     rates.update_yaxes(title_text="test accuracy", rangemode="tozero")
-    return [best, rates]
+    behind = records(rows)
+    return [
+        Plot("Accuracy against the share of random data", best, _SPREAD, behind),
+        Plot("Accuracy against the (first) learning rate", rates, _SPREAD, behind, panels=2),
+    ]
 
 
-def feathers(result: Mapping[str, Any]) -> list[Figure]:
+def feathers(result: Mapping[str, Any]) -> list[Plot]:
     """Accuracy and run times of all methods, what was chosen over time, and F1 against epsilon."""
     import plotly.graph_objects as go
 
@@ -88,7 +81,7 @@ def feathers(result: Mapping[str, Any]) -> list[Figure]:
     words = [f"{clients} clients{', label skew' if skew else ''}" for clients, skew in settings]
     methods = list(dict.fromkeys(row["method"] for row in rows))
     for what, title in (("accuracy", "Test accuracy"), ("seconds", "Processor seconds of a run")):
-        plot = _panels(title, [""])
+        plot = _panels([""])
         for colour, method in enumerate(methods):
             values = [
                 [r[what] for r in rows if (r["method"], r["clients"], r["skew"]) == (method, *one)]
@@ -100,24 +93,29 @@ def feathers(result: Mapping[str, Any]) -> list[Figure]:
                     y=[float(np.mean(v)) for v in values],
                     error_y=_bars(values),
                     name=method,
-                    marker_color=_COLOURS[colour % len(_COLOURS)],
+                    marker_color=COLOURS[colour % len(COLOURS)],
                 )
             )
         plot.update_yaxes(title_text=title.lower())
-        plots.append(plot)
-    plots += [_over_time(rows), _fraud(result)]
-    return plots
+        behind = [{key: row[key] for key in row if key != "history"} for row in rows]
+        plots.append(Plot(title, plot, _SPREAD, records(behind)))
+    return [*plots, _over_time(rows), _fraud(result)]
 
 
-def _over_time(rows: Sequence[Row]) -> Figure:
+def _over_time(rows: Sequence[Row]) -> Plot:
     import plotly.graph_objects as go
 
-    plot = _panels("Learning rate that FEATHERS chose over time", ["all runs"], spread="")
+    plot, behind = _panels(["all runs"]), []
     for row in rows:
         history = [note for note in row.get("history", ()) if note["what"] == "training"]
         if not history:
             continue
         skewed = ", label skew" if row["skew"] else ""
+        behind += [
+            {key: row[key] for key in ("clients", "skew", "seed")}
+            | {"round": number, **note["config"]}
+            for number, note in enumerate(history, start=1)
+        ]
         plot.add_trace(
             go.Scatter(
                 y=[note["config"]["learning_rate"] for note in history],
@@ -128,16 +126,18 @@ def _over_time(rows: Sequence[Row]) -> Figure:
             )
         )
     plot.update_xaxes(title_text="training round (search, then evaluation)")
-    plot.update_yaxes(type="log", title_text="learning rate")
-    return plot
+    plot.update_yaxes(type="log", dtick=1, title_text="learning rate")
+    plot.update_layout(height=460, legend_y=-0.25)
+    words = "One line a run; rounds of the search, then of the evaluation."
+    return Plot("Learning rate that FEATHERS chose over time", plot, words, records(behind))
 
 
-def _fraud(result: Mapping[str, Any]) -> Figure:
+def _fraud(result: Mapping[str, Any]) -> Plot:
     import plotly.graph_objects as go
 
     rows = result["fraud"]
     finite = sorted({row["epsilon"] for row in rows if math.isfinite(row["epsilon"])})
-    plot = _panels("FEATHERS on the fraud data", ["F1 of the rarer class"], "client level")
+    plot = _panels(["F1 of the rarer class"])
     _line(plot, rows, "epsilon", "f1", finite, "every release priced", 0, 1)
     _level(plot, rows, finite, "no noise", 0, 1, what="f1")
     told = [one for one in result["published"] if one["rewards_if_clipped"] is not None]
@@ -146,29 +146,23 @@ def _fraud(result: Mapping[str, Any]) -> Figure:
             x=[one["rewards_if_clipped"] for one in told],
             y=[0.02] * len(told),
             mode="markers",
-            marker={"symbol": "x", "color": _COLOURS[5]},
+            marker={"symbol": "x", "color": COLOURS[5]},
             text=[f"claimed ε = {one['claimed']:g}" for one in told],
             hovertemplate="%{text}, rewards alone cost %{x:.3g}<extra></extra>",
             name="what published rewards cost, were losses clipped to 1",
         )
     )
-    plot.update_xaxes(type="log", title_text="ε")
+    plot.update_xaxes(type="log", dtick=1, title_text="ε")
     plot.update_yaxes(title_text="F1", range=[0, 1])
-    return plot
+    words = f"ε at client level, replace-one. {_SPREAD}"
+    return Plot("FEATHERS on the fraud data: F1 against ε", plot, words, records(rows))
 
 
-def _panels(title: str, names: Sequence[str], spread: str = _SPREAD) -> Figure:
+def _panels(names: Sequence[str]) -> Figure:
     from plotly.subplots import make_subplots
 
     plot = make_subplots(rows=1, cols=len(names), subplot_titles=list(names))
-    words = f"<br><sup>{spread}</sup>" if spread else ""
-    plot.update_layout(
-        template="plotly_white",
-        height=430,
-        margin={"t": 90, "l": 70, "r": 20, "b": 60},
-        title={"text": f"{title}{words}", "y": 0.95, "yanchor": "top"},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
-    )
+    arrange(plot)
     return plot
 
 
@@ -192,7 +186,7 @@ def _line(
             y=[float(np.mean(ys)) for _, ys in kept],
             error_y=_bars([ys for _, ys in kept]),
             mode="lines+markers",
-            line={"color": _COLOURS[colour % len(_COLOURS)]},
+            line={"color": COLOURS[colour % len(COLOURS)]},
             name=name,
             legendgroup=name,
             showlegend=column == 1,
@@ -220,7 +214,7 @@ def _level(
                 x=[across[0], across[-1]],
                 y=[float(np.mean(own))] * 2,
                 mode="lines",
-                line={"color": _COLOURS[colour % len(_COLOURS)], "dash": "dot"},
+                line={"color": COLOURS[colour % len(COLOURS)], "dash": "dot"},
                 name=name,
                 legendgroup=name,
                 showlegend=column == 1,

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from tacit.cores import cores
 from tacit.journal import Journal, machine
+from tacit.page import COLOURS
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.planner import published_sigma
@@ -229,7 +230,6 @@ def figure(result: dict[str, Any]) -> Any:
     from plotly.subplots import make_subplots
 
     figures = ("loss deviation", "good candidates", "candidates")
-    colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#555555")
     titles = [
         f"{name}, ε = {epsilon:g}"
         for epsilon in EPSILONS
@@ -249,7 +249,7 @@ def figure(result: dict[str, Any]) -> Any:
     )
     styles = (("published", "solid", 2.0), ("tacit", "dot", 2.0), ("bound", "dash", 1.0))
     for column, name in enumerate(figures, start=1):
-        for curve, colour in zip(CURVES, colours * len(EPSILONS), strict=True):
+        for curve, colour in zip(CURVES, COLOURS * len(EPSILONS), strict=True):
             points = [
                 p
                 for p in result["points"]
@@ -281,14 +281,8 @@ def figure(result: dict[str, Any]) -> Any:
     plot.update_yaxes(range=[-0.03, 1.03])
     plot.update_yaxes(title_text="chance of a good winner", col=1)
     plot.update_layout(
-        title=(
-            f"DP-HYPE's vote, simulated: {result['clients']} clients, δ = {result['delta']:g}, "
-            f"{result['repetitions']} repetitions<br><sub>solid: published noise; dotted: Tacit's "
-            "exact Skellam noise at the same ε and δ; dashed: Theorem V.1's lower bound</sub>"
-        ),
-        template="plotly_white",
-        height=820,
-        legend_title_text="votes a client",
-        margin={"t": 110},
+        height=720,
+        legend={"orientation": "h", "y": -0.12, "yanchor": "top"},
+        margin={"t": 40, "l": 60, "r": 20, "b": 60},
     )
     return plot

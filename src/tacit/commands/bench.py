@@ -1,9 +1,16 @@
-"""``tacit bench``: the papers' experiments, and our measurements."""
+"""``tacit bench``: the papers' experiments, and our measurements.
+
+Every command measures and ends with :func:`_finish`: it writes the result as JSON and as a page,
+and prints tables, or the JSON. A new one needs its line in :data:`tacit.bench.pages.PAGES` and in
+:data:`tacit.bench.terminal.PRINTED`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,42 +22,22 @@ from tacit.bench import (
     adaptive,
     averaging,
     ballots,
-    ballots_figures,
     combine,
-    combine_figures,
     dp_hype,
     encrypted,
     feathers,
     feathers_runs,
     pareto,
-    pareto_figures,
     scaling,
     selection,
     speed,
-    training_figures,
 )
 from tacit.bench import flower as flower_bench
 from tacit.bench import secure_sum as secure_sum_bench
 from tacit.bench import votes as votes_bench
-from tacit.bench.dp_hype_figures import figure as dp_hype_figure
+from tacit.bench.pages import page_of, revived
 from tacit.bench.pieces import Workplace
-from tacit.bench.terminal import (
-    dp_hype_table,
-    flower_table,
-    print_adaptive,
-    print_averaging,
-    print_ballots,
-    print_combine,
-    print_encrypted,
-    print_feathers,
-    print_pareto,
-    print_secure_sum,
-    print_selection,
-    print_speed,
-    scaling_table,
-    votes_table,
-)
-from tacit.bench.training_figures import page
+from tacit.bench.terminal import PRINTED
 from tacit.commands.options import (
     Alpha,
     AsJson,
@@ -69,8 +56,11 @@ from tacit.commands.options import (
 )
 from tacit.commands.tables import make_table
 from tacit.files import json_text, write_whole
+from tacit.page import versions
 from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import counting_bar, print_json
+
+Out = Annotated[Path, typer.Option(help="Folder for results, page and journal.")]
 
 app = typer.Typer(help="The papers' experiments, and our measurements.", no_args_is_help=True)
 
@@ -92,9 +82,7 @@ def bench_votes(
     seed: Annotated[
         int, typer.Option(parser=whole, metavar="N", help="Seed of the simulation.")
     ] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for results, plot and journal.")] = Path(
-        "tacit-runs/bench-votes"
-    ),
+    out: Out = Path("tacit-runs/bench-votes"),
     as_json: AsJson = False,
 ) -> None:
     """DP-HYPE's simulation (section V-B): success against spread, good and all candidates.
@@ -110,14 +98,7 @@ def bench_votes(
         result = votes_bench.run(
             chosen if repetitions is None else repetitions, seed, out, progress
         )
-    write_whole(out / "votes.json", json_text(result) + "\n")
-    write_whole(out / "votes.html", votes_bench.figure(result).to_html(include_plotlyjs=True))
-    if as_json:
-        print_json(result)
-        return
-    console = Console(highlight=False)
-    console.print(votes_table(result))
-    console.print(f"{result['seconds']:.0f} s; plot: {out / 'votes.html'}", soft_wrap=True)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("ballots")
@@ -125,9 +106,7 @@ def bench_ballots(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two tables, two epsilons, fewer draws.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-ballots"
-    ),
+    out: Out = Path("tacit-runs/bench-ballots"),
     as_json: AsJson = False,
 ) -> None:
     """Which vote picks best at the same epsilon and delta, on score tables and made-up surfaces.
@@ -139,8 +118,7 @@ def bench_ballots(
     setup = ballots.QUICK if quick else ballots.Setup()
     with _place("pieces", None, out) as place:
         result = ballots.run(setup, place)
-    _written(result, out, page("Ballots", ballots_figures.figures(result)))
-    print_json(result) if as_json else print_ballots(result, out)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("secure-sum")
@@ -148,25 +126,19 @@ def bench_secure_sum(
     quick: Annotated[
         bool, typer.Option("--quick", help="Up to 250 clients only, in seconds.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
-        "tacit-runs/bench-secure-sum"
-    ),
+    out: Out = Path("tacit-runs/bench-secure-sum"),
     as_json: AsJson = False,
 ) -> None:
     """Time, memory and bytes of the masked sum for 50 to 1000 clients in one process.
 
-    Continues after a kill. Writes secure-sum.json to the folder.
+    Continues after a kill. Writes secure-sum.json and secure-sum.html to the folder.
 
     Example: tacit bench secure-sum --quick
     """
     sizes = secure_sum_bench.QUICK_SIZES if quick else secure_sum_bench.SIZES
     with counting_bar("sizes") as progress:
         result = secure_sum_bench.run(sizes, out, progress)
-    write_whole(out / "secure-sum.json", json_text(result) + "\n")
-    if as_json:
-        print_json(result)
-        return
-    print_secure_sum(result)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("dp-hype")
@@ -198,9 +170,7 @@ def bench_dp_hype(
         ),
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, tables and figures.")] = Path(
-        "tacit-runs/bench-dp-hype"
-    ),
+    out: Out = Path("tacit-runs/bench-dp-hype"),
     as_json: AsJson = False,
 ) -> None:
     """DP-HYPE's experiments: OPT, RANDGUESS and the private vote by epsilon, on real data.
@@ -227,18 +197,7 @@ def bench_dp_hype(
         seeds=seeds,
     )
     table = _table(recipe, data_dir, out, fresh=fresh)
-    result = dp_hype.run(table, repeats)
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / f"{recipe.name}.json", json_text(result) + "\n")
-    so_far = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-    drawn = dp_hype_figure([found for found in so_far if found.get("bench") == "dp-hype"])
-    write_whole(out / "dp-hype.html", drawn.to_html(include_plotlyjs=True))
-    if as_json:
-        print_json(result)
-        return
-    console = Console(highlight=False)
-    console.print(dp_hype_table(result))
-    console.print(f"Figures of all settings so far: {out / 'dp-hype.html'}", soft_wrap=True)
+    _finish(dp_hype.run(table, repeats), out, as_json=as_json, stem=recipe.name)
 
 
 def _table(recipe: Recipe, data_dir: Path | None, out: Path, *, fresh: bool) -> ScoreTable:
@@ -277,9 +236,7 @@ def bench_combine(
         typer.Option("--quick", help="A setting of each kind, on a part of the digits, 2 seeds."),
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-combine"
-    ),
+    out: Out = Path("tacit-runs/bench-combine"),
     as_json: AsJson = False,
 ) -> None:
     """PrivTuna's measurements: combining local optima, against federated grid search and FLoRA.
@@ -302,13 +259,7 @@ def bench_combine(
         seeds = min(seeds, 2)
     with counting_bar("pieces") as progress:
         result = combine.run(recipes, seeds, data_dir, out, progress)
-    write_whole(out / "combine.json", json_text(result) + "\n")
-    write_whole(out / "combine.html", combine_figures.page(result["rows"]))
-    if as_json:
-        print_json(result)
-        return
-    print_combine(result)
-    Console(highlight=False).print(f"Figures: {out / 'combine.html'}", soft_wrap=True)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("encrypted")
@@ -332,14 +283,13 @@ def bench_encrypted(
             "--quick", help=f"{' and '.join(map(str, encrypted.QUICK_CLIENTS))} parties, no noise."
         ),
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
-        "tacit-runs/bench-encrypted"
-    ),
+    out: Out = Path("tacit-runs/bench-encrypted"),
     as_json: AsJson = False,
 ) -> None:
     """Multiparty encryption: time and bytes of PF-Mean and PF-DBSCAN, and of every operation.
 
-    Continues after a kill. Writes encrypted.json to the folder. Measure on a quiet machine.
+    Continues after a kill. Writes encrypted.json and encrypted.html to the folder. Measure on a
+    quiet machine.
 
     Example: tacit bench encrypted --clients 10 20 50
     """
@@ -351,11 +301,7 @@ def bench_encrypted(
     sizes = tuple(asked) or (encrypted.QUICK_CLIENTS if quick else encrypted.CLIENTS)
     with counting_bar("measurements") as progress:
         result = encrypted.run(sizes, not quick and not asked, out, progress)
-    write_whole(out / "encrypted.json", json_text(result) + "\n")
-    if as_json:
-        print_json(result)
-        return
-    print_encrypted(result)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("averaging")
@@ -365,9 +311,7 @@ def bench_averaging(
         bool, typer.Option("--quick", help="100 clients on digits, two epsilons, three rounds.")
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-averaging"
-    ),
+    out: Out = Path("tacit-runs/bench-averaging"),
     as_json: AsJson = False,
 ) -> None:
     """Private federated averaging: accuracy against epsilon, 100 and 1000 simulated clients.
@@ -379,8 +323,7 @@ def bench_averaging(
     setup = averaging.QUICK if quick else averaging.Setup()
     with _place("trainings", data_dir, out) as place:
         result = averaging.run(setup, 1 if quick else seeds, place)
-    _written(result, out, page("Private averaging", training_figures.averaging(result)))
-    print_json(result) if as_json else print_averaging(result, out)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("adaptive")
@@ -394,9 +337,7 @@ def bench_adaptive(
         bool, typer.Option("--quick", help="A few hundred images, three rounds, two rates.")
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-adaptive"
-    ),
+    out: Out = Path("tacit-runs/bench-adaptive"),
     as_json: AsJson = False,
 ) -> None:
     """Adaptive learning rates against constant ones and Adam, on CIFAR-10 with class pairs.
@@ -409,8 +350,7 @@ def bench_adaptive(
     setup = adaptive.QUICK if quick else adaptive.FULL if full else adaptive.Setup()
     with _place("trainings", data_dir, out) as place:
         result = adaptive.run(setup, 1 if quick else seeds, place)
-    _written(result, out, page("Adaptive learning rates", training_figures.adaptive(result)))
-    print_json(result) if as_json else print_adaptive(result, out)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("feathers")
@@ -424,9 +364,7 @@ def bench_feathers(
         bool, typer.Option("--quick", help="A hundred images, one cell, one round of everything.")
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-feathers"
-    ),
+    out: Out = Path("tacit-runs/bench-feathers"),
     as_json: AsJson = False,
 ) -> None:
     """FEATHERS against federated DARTS, FedEx and FedAvg; and F1 against epsilon on fraud data.
@@ -439,8 +377,7 @@ def bench_feathers(
     setup = feathers_runs.QUICK if quick else feathers_runs.FULL if full else feathers_runs.Setup()
     with _place("runs", data_dir, out) as place:
         result = feathers.run(setup, 1 if quick else seeds, place)
-    _written(result, out, page("FEATHERS", training_figures.feathers(result)))
-    print_json(result) if as_json else print_feathers(result, out)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("selection")
@@ -449,9 +386,7 @@ def bench_selection(
         bool, typer.Option("--quick", help="Digits only, two settings, short runs.")
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-selection"
-    ),
+    out: Out = Path("tacit-runs/bench-selection"),
     as_json: AsJson = False,
 ) -> None:
     """Private selection: accuracy and spread against the mean number of runs (Table 1).
@@ -463,8 +398,7 @@ def bench_selection(
     setup = selection.QUICK if quick else selection.Setup()
     with _place("settings", data_dir, out) as place:
         result = selection.run(setup, place)
-    _written(result, out, page("Private selection", pareto_figures.selection(result)))
-    print_json(result) if as_json else print_selection(result, out)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("pareto")
@@ -474,9 +408,7 @@ def bench_pareto(
         bool, typer.Option("--quick", help="A few points on a few hundred examples.")
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, figures and journal.")] = Path(
-        "tacit-runs/bench-pareto"
-    ),
+    out: Out = Path("tacit-runs/bench-pareto"),
     as_json: AsJson = False,
 ) -> None:
     """Privacy-utility fronts: a model's proposals against chance and a grid; what they cost.
@@ -488,25 +420,7 @@ def bench_pareto(
     setup = pareto.QUICK if quick else pareto.Setup()
     with _place("searches", data_dir, out) as place:
         result = pareto.run(setup, 1 if quick else seeds, place)
-    _written(result, out, page("Privacy and utility", pareto_figures.pareto(result)))
-    print_json(result) if as_json else print_pareto(result, out)
-
-
-@contextmanager
-def _place(unit: str, data_dir: Path | None, out: Path) -> Iterator[Workplace]:
-    with counting_bar(unit) as progress:
-        yield Workplace(data_dir, out, progress)
-
-
-def _one_of(**flags: bool) -> None:
-    if sum(flags.values()) > 1:
-        raise ValueError(f"found {' and '.join(f'--{name}' for name in flags)}; allowed is one")
-
-
-def _written(result: dict[str, Any], out: Path, html: str) -> None:
-    name = result["bench"]
-    write_whole(out / f"{name}.json", json_text(result) + "\n")
-    write_whole(out / f"{name}.html", html)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("flower")
@@ -522,25 +436,20 @@ def bench_flower(
             "charged for one vote.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
-        "tacit-runs/bench-flower"
-    ),
+    out: Out = Path("tacit-runs/bench-flower"),
     as_json: AsJson = False,
 ) -> None:
     """Messages, bytes and seconds of a private vote over Flower, beside empty messages.
 
-    Continues after a kill. Writes flower.json to the folder. Measure on a quiet machine.
+    Continues after a kill. Writes flower.json and flower.html to the folder. Measure on a quiet
+    machine.
 
     Example: tacit bench flower --quick
     """
     sizes = flower_bench.QUICK_SIZES if quick else flower_bench.SIZES
     with counting_bar("sizes") as progress:
         result = flower_bench.run(sizes, deployed, out, progress)
-    write_whole(out / "flower.json", json_text(result) + "\n")
-    if as_json:
-        print_json(result)
-        return
-    Console(highlight=False).print(flower_table(result))
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("speed")
@@ -549,33 +458,25 @@ def bench_speed(
         bool, typer.Option("--quick", help="Fewer repetitions, clients and steps.")
     ] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="Folder for results and journal.")] = Path(
-        "tacit-runs/bench-speed"
-    ),
+    out: Out = Path("tacit-runs/bench-speed"),
     as_json: AsJson = False,
 ) -> None:
     """Scoring 100 candidates against a plain loop of torch or scikit-learn, in one run.
 
     Halving is measured on Adult and MNIST where they are found. Continues after a kill. Writes
-    speed.json to the folder. Measure on a quiet machine.
+    speed.json and speed.html to the folder. Measure on a quiet machine.
 
     Example: tacit bench speed --quick
     """
     with counting_bar("rows") as progress:
         result = speed.run(quick, data_dir, out, progress)
-    write_whole(out / "speed.json", json_text(result) + "\n")
-    if as_json:
-        print_json(result)
-    else:
-        print_speed(result)
+    _finish(result, out, as_json=as_json)
 
 
 @app.command("scaling")
 def bench_scaling(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes only.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results, plot and journal.")] = Path(
-        "tacit-runs/bench-scaling"
-    ),
+    out: Out = Path("tacit-runs/bench-scaling"),
     as_json: AsJson = False,
 ) -> None:
     """Time against candidates, clients and samples; memory against candidates.
@@ -586,11 +487,40 @@ def bench_scaling(
     """
     with counting_bar("points") as progress:
         result = scaling.run(quick, out, progress)
-    write_whole(out / "scaling.json", json_text(result) + "\n")
-    write_whole(out / "scaling.html", scaling.figure(result).to_html(include_plotlyjs=True))
+    _finish(result, out, as_json=as_json)
+
+
+@contextmanager
+def _place(unit: str, data_dir: Path | None, out: Path) -> Iterator[Workplace]:
+    with counting_bar(unit) as progress:
+        yield Workplace(data_dir, out, progress)
+
+
+def _one_of(**flags: bool) -> None:
+    if sum(flags.values()) > 1:
+        raise ValueError(f"found {' and '.join(f'--{name}' for name in flags)}; allowed is one")
+
+
+def _finish(result: dict[str, Any], out: Path, *, as_json: bool, stem: str = "") -> None:
+    """How every benchmark ends: JSON and a page in the folder, tables or JSON on the terminal.
+
+    The file of the JSON is named by ``stem``, if one benchmark has several settings; the page then
+    shows all that are in the folder.
+    """
+    name = result["bench"]
+    command = shlex.join(["tacit", *sys.argv[1:]])
+    result = {**result, "command": command, "versions": versions()}
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / f"{stem or name}.json", json_text(result) + "\n")
+    drawn = _recorded(name, out) if stem else ()
+    write_whole(out / f"{name}.html", page_of(result, drawn))
     if as_json:
         print_json(result)
         return
-    console = Console(highlight=False)
-    console.print(scaling_table(result))
-    console.print(f"Plot: {out / 'scaling.html'}", soft_wrap=True)
+    PRINTED[name](result)
+    Console(highlight=False).print(f"Page: {out / f'{name}.html'}", soft_wrap=True)
+
+
+def _recorded(name: str, out: Path) -> Sequence[dict[str, Any]]:
+    found = [revived(json.loads(path.read_text())) for path in sorted(out.glob("*.json"))]
+    return [result for result in found if result.get("bench") == name]

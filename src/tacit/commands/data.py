@@ -112,7 +112,7 @@ def show(
 
     Example: tacit data show adult --partition dirichlet --alpha 0.5 --clients 50
     """
-    from tacit.data.picture import figure
+    from tacit.data.picture import render
 
     dealt = partition(
         partition_name,
@@ -129,8 +129,7 @@ def show(
     path = out or Path("tacit-runs") / f"data-{name}-{partition_name}-{clients}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     with working("drawing"):
-        drawn = figure(name, dataset.classes, counts, repr(dealt), deviations)
-        write_whole(path, drawn.to_html(include_plotlyjs=True))
+        write_whole(path, render(name, dataset.classes, counts, repr(dealt), deviations))
     held = table(dataset.classes, counts, deviations)
     if as_json:
         print_json(

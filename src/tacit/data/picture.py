@@ -16,11 +16,14 @@ import numpy.typing as npt
 
 from tacit.data.examples import FloatArray, IntArray
 from tacit.data.holdings import Summary, distances, shares, table
+from tacit.page import COLOURS, Plot, page, records, section, settings, versions
 
 Data = Mapping[str, Any]
 
 _MOST_BARS = 60
 _MOST_COLUMNS = 1000
+_MOST_ROWS, _MOST_CELLS = 1000, 10_000
+_MOST_PLACES = 30_000  # in a heat map, so that the page stays small
 _LEGEND_CLASSES = 20
 _LONGEST_NAME = 16  # of a class in the legend
 _BINS = 20
@@ -29,17 +32,45 @@ _PALETTE = (
     "#eeca3b", "#b279a2", "#ff9da6", "#9d755d", "#8a8a8a",
 )  # fmt: skip
 _SCALE = "Turbo"
-_PLAIN = "#7390b0"
-_TOP, _GAP, _LOWER, _BOTTOM = 140, 110, 200, 60  # pixels
+_PLAIN = COLOURS[0]
+_TOP, _GAP, _LOWER, _BOTTOM = 40, 110, 200, 60  # pixels
 
 
-def figure(
+def render(
     dataset: str,
     classes: Sequence[str],
     counts: IntArray,
     partition: str,
     noise: FloatArray | None = None,
-) -> Any:
+) -> str:
+    """The picture as a page, with every client's holdings in a table.
+
+    Args:
+        dataset: the name of the data set.
+        classes: the names of the classes.
+        counts: how often each client (row) has each class (column).
+        partition: a description of the partition.
+        noise: the standard deviation of the noise on each client's features, if there is any.
+    """
+    held = table(classes, counts, noise)
+    summary = held.summary
+    plural = "" if summary.clients == 1 else "s"
+    title = f"{dataset} dealt to {summary.clients:,} client{plural}"
+    shown = held.clients[:_MOST_ROWS]
+    labels = classes if len(classes) * len(shown) <= _MOST_CELLS else ()
+    rows = [
+        {"client": one.client, "examples": one.size}
+        | dict(zip(labels, one.labels, strict=False))
+        | ({} if one.noise is None else {"noise on features": one.noise})
+        for one in shown
+    ]
+    behind = "Every client" if len(shown) == summary.clients else f"The first {len(shown)} clients"
+    drawn = figure(classes, counts, noise)
+    plot = Plot("The partition", drawn, _words(summary), records(rows), behind, panels=2)
+    return page(title, [plot, section("How it was made"), settings(versions())], partition)
+
+
+def figure(classes: Sequence[str], counts: IntArray, noise: FloatArray | None = None) -> Any:
     """Who holds what, and how sizes are distributed, as an interactive Plotly figure.
 
     Up to 60 clients get a bar each, coloured by class; more become a heat map of label shares, with
@@ -48,15 +79,12 @@ def figure(
     everybody's.
 
     Args:
-        dataset: the name of the data set.
         classes: the names of the classes.
         counts: how often each client (row) has each class (column).
-        partition: a description of the partition, for the title.
         noise: the standard deviation of the noise on each client's features, if there is any.
     """
     from plotly.subplots import make_subplots
 
-    summary = table(classes, counts, noise).summary
     few = len(counts) <= _MOST_BARS
     upper = max(280, 14 * len(counts) if few else 11 * len(classes))
     inner = upper + _GAP + _LOWER
@@ -83,17 +111,7 @@ def figure(
         _far(plot, distances(counts))
     else:
         _noise(plot, noise)
-    plural = "" if summary.clients == 1 else "s"
     plot.update_layout(
-        title={
-            "text": f"{_text(dataset)} dealt to {summary.clients:,} client{plural}<br>"
-            f"<sub>{_text(partition)}</sub><br><sub>{_words(summary)}</sub>",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 16},
-        },
-        template="plotly_white",
         barmode="stack",
         height=_TOP + inner + _BOTTOM,
         margin={"t": _TOP, "b": _BOTTOM, "l": 70, "r": 30},
@@ -166,7 +184,8 @@ def _heat_map(plot: Any, names: Sequence[str], counts: IntArray, beside: Data) -
     held = shares(counts)
     empty = np.isnan(held[:, 0])
     order = np.lexsort((-held.max(axis=1), held.argmax(axis=1), empty))
-    columns = np.array_split(order, min(len(order), _MOST_COLUMNS))
+    most = min(_MOST_COLUMNS, _MOST_PLACES // len(names))
+    columns = np.array_split(order, min(len(order), most))
     ends = np.cumsum([len(column) for column in columns])
     who = [
         f"client {column[0] + 1}" if len(column) == 1 else f"mean of {len(column)} clients"
@@ -299,9 +318,9 @@ def _mean(held: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _words(summary: Summary) -> str:
     return (
         f"{summary.examples:,} examples; sizes {summary.smallest:,} to {summary.largest:,}, median "
-        f"{summary.median:,.12g}</sub><br><sub>on average {summary.largest_share:.0%} of a "
+        f"{summary.median:,.12g}. On average {summary.largest_share:.0%} of a "
         "client’s examples are of its largest class, and its labels are "
-        f"{summary.distance:.2f} away from the whole"
+        f"{summary.distance:.2f} away from the whole (total variation; 0: iid)."
     )
 
 

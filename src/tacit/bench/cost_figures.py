@@ -1,0 +1,189 @@
+"""Pictures of what things cost: secure sums, encryption, Flower, local evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tacit.page import COLOURS, Plot, arrange, records
+from tacit.wording import log_ticks
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Row = Mapping[str, Any]
+
+
+def secure_sum(result: Mapping[str, Any]) -> list[Plot]:
+    """Time, memory and traffic against the number of clients."""
+    points = result["points"]
+    clients = [point["clients"] for point in points]
+    panels: dict[str, dict[str, Sequence[float]]] = {
+        "seconds, all clients in one process": {"seconds": _column(points, "seconds")},
+        "kB a client": {
+            "up": _column(points, "upload_bytes_per_client", 1e-3),
+            "down": _column(points, "download_bytes_per_client", 1e-3),
+        },
+        "megabytes of this process": {"peak memory": _column(points, "peak_megabytes")},
+    }
+    plot = _lines(clients, "clients", panels)
+    words = f"One sum of {result['candidates']} integers a client; both axes are logarithmic."
+    title = "The masked sum against the number of clients"
+    return [Plot(title, plot, words, records(points), panels=len(panels))]
+
+
+def encrypted(result: Mapping[str, Any]) -> list[Plot]:
+    """Time and traffic of the two encrypted methods, and the slowest single operations."""
+    named = (("pf_mean", "PF-Mean"), ("pf_dbscan", "PF-DBSCAN"))
+    clients = [row["clients"] for row in result["pf_mean"]]
+    panels = {
+        "seconds, every party in turn": {n: _column(result[k], "seconds") for k, n in named},
+        "MB a client": {n: _column(result[k], "bytes_per_client", 1e-6) for k, n in named},
+    }
+    noisy = [("pf_dbscan_with_noise", "PF-DBSCAN with noise")]
+    rows = [
+        {"method": name, **{k: v for k, v in row.items() if k != "config"}}
+        for key, name in (*named, *noisy)
+        for row in result[key]
+    ]
+    return [
+        Plot(
+            "Multiparty encryption against the number of parties",
+            _lines(clients, "parties", panels),
+            "All keys included; both axes are logarithmic.",
+            records(rows),
+            panels=2,
+        ),
+        Plot(
+            "Single operations",
+            _operations(result["operations"]),
+            "Milliseconds of one operation, for each number of parties and each ring.",
+            records(result["operations"]),
+        ),
+    ]
+
+
+def flower(result: Mapping[str, Any]) -> list[Plot]:
+    """What Flower takes and what is ours, for every federation."""
+    points = result["points"]
+    names = [f"{point['nodes']} nodes, {point['kind']}" for point in points]
+    bars = {
+        "Flower, empty messages": _column(points, "flower_seconds"),
+        "Tacit, beyond that": _column(points, "our_seconds"),
+    }
+    plot = _bars(names, bars, "seconds of one private vote")
+    plot.update_layout(barmode="stack")
+    return [Plot("One private vote over Flower", plot, table=records(points))]
+
+
+def speed(result: Mapping[str, Any]) -> list[Plot]:
+    """How many times as fast as a plain loop, and what halving adds."""
+    rows = result["rows"]
+    against = _bars(
+        [row["model"] for row in rows],
+        {
+            "candidates that share nothing": _column(rows, "ratio"),
+            "a grid, where epochs are shared": [row.get("shared_epochs_ratio") for row in rows],
+        },
+        "times as fast as a plain loop",
+    )
+    measured = [row for row in result["halving"] if "skipped" not in row]
+    plots = [Plot("100 candidates against a plain loop", against, table=records(rows))]
+    if measured:
+        kinds = ("data", "federation", "space", "cores")
+        names = [", ".join(str(row[kind]) for kind in kinds) for row in measured]
+        ratios = {"times as fast": _column(measured, "ratio")}
+        plots.append(
+            Plot(
+                "Successive halving against a full search",
+                _bars(names, ratios, "times as fast as a full search", lying=True),
+                "By data set, clients in the federation, candidates and cores.",
+                records(result["halving"]),
+            )
+        )
+    return plots
+
+
+def _lines(
+    along: Sequence[float], what: str, panels: Mapping[str, Mapping[str, Sequence[float]]]
+) -> Figure:
+    from plotly.subplots import make_subplots
+
+    plot = make_subplots(rows=1, cols=len(panels), horizontal_spacing=0.12)
+    colours: dict[str, str] = {}
+    for column, (unit, curves) in enumerate(panels.items(), start=1):
+        for name, values in curves.items():
+            new = name not in colours
+            colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+            plot.add_scatter(
+                x=list(along)[: len(values)],
+                y=values,
+                mode="lines+markers",
+                line={"color": colour},
+                name=name,
+                legendgroup=name,
+                showlegend=new,
+                row=1,
+                col=column,
+            )
+        found = [value for values in curves.values() for value in values]
+        levels = log_ticks(min(found), max(found))
+        plot.update_yaxes(type="log", title_text=unit, tickvals=levels, row=1, col=column)
+    plot.update_xaxes(type="log", title_text=what, tickvals=list(along))
+    arrange(plot, 380, top=20)
+    return plot
+
+
+def _bars(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    unit: str,
+    *,
+    lying: bool = False,
+) -> Figure:
+    """Bars beside each other; lying ones leave room for long names."""
+    import plotly.graph_objects as go
+
+    plot = go.Figure()
+    for (name, values), colour in zip(series.items(), COLOURS, strict=False):
+        places = {"x": values, "y": names} if lying else {"x": names, "y": values}
+        kind = {"orientation": "h" if lying else "v", "marker_color": colour}
+        plot.add_bar(**places, **kind, name=name)
+    if lying:
+        plot.update_xaxes(title_text=unit)
+        plot.update_yaxes(autorange="reversed")
+    else:
+        plot.update_yaxes(title_text=unit)
+    arrange(plot, top=40 if len(series) > 1 else 10, legend="above")
+    plot.update_layout(showlegend=len(series) > 1)
+    return plot
+
+
+def _operations(rows: Sequence[Row]) -> Figure:
+    import plotly.graph_objects as go
+
+    plot = go.Figure()
+    names = list(dict.fromkeys(row["operation"] for row in rows))
+    rings = sorted({row["ring"] for row in rows})
+    for ring, colour in zip(rings, COLOURS, strict=False):
+        own = [row for row in rows if row["ring"] == ring]
+        plot.add_scatter(
+            x=_column(own, "seconds", 1e3),
+            y=[row["operation"] for row in own],
+            mode="markers",
+            marker={"color": colour, "size": 8},
+            text=[f"{row['clients']} parties, {row['who']}" for row in own],
+            hovertemplate="%{y}, %{text}: %{x:.3g} ms<extra></extra>",
+            name=f"ring {ring}",
+        )
+    found = _column(rows, "seconds", 1e3)
+    levels = log_ticks(min(found), max(found))
+    plot.update_xaxes(type="log", title_text="milliseconds", tickvals=levels)
+    plot.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    arrange(plot, 120 + 26 * len(names), legend="above")
+    plot.update_layout(showlegend=True)
+    return plot
+
+
+def _column(rows: Sequence[Row], key: str, unit: float = 1.0) -> list[float]:
+    return [unit * row[key] for row in rows]
