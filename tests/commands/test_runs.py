@@ -153,6 +153,9 @@ def test_comparing_shows_what_differs(place: Path) -> None:
     told = tacit("runs", "compare", "vote", "other", folder=place).stdout
     assert "search.seed" in told
     assert "12.5 %" in told
+    done = tacit("runs", "compare", "vote", "other", "--page", "both.html", folder=place)
+    assert "2 runs compared" in (place / "both.html").read_text()
+    assert done.returncode == 0
 
 
 def test_the_tally_becomes_a_study_that_says_what_its_values_are(place: Path) -> None:

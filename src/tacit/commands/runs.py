@@ -13,7 +13,10 @@ from rich.table import Table
 
 from tacit.commands.options import AsJson, RunFolder
 from tacit.commands.running import go_on
+from tacit.comparison import Run as PageRun
+from tacit.comparison import render
 from tacit.display import rounded_up, settings, short
+from tacit.files import write_whole
 from tacit.privacy.planner import percent
 from tacit.runs import RUNS, Run, Unreadable, differences, find_runs, named_run
 from tacit.terminal import print_json, print_result, working
@@ -92,13 +95,23 @@ def show(run: RunFolder, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def compare(first: RunFolder, second: RunFolder, as_json: AsJson = False) -> None:
+def compare(
+    first: RunFolder,
+    second: RunFolder,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a page, such as both.html: finished runs."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Two runs side by side: what differs in their plans, what they chose, and what it took.
 
-    Example: tacit runs compare 20260517T101500-vote 20260517T111500-combine
+    Example: tacit runs compare 20260517T101500-vote 20260517T111500-combine --page both.html
     """
     pair = named_run(first), named_run(second)
     found = differences(*pair)
+    if page is not None:
+        write_whole(page, render([_on_page(run) for run in pair]))
     if as_json:
         print_json(found)
         return
@@ -114,6 +127,16 @@ def compare(first: RunFolder, second: RunFolder, as_json: AsJson = False) -> Non
     console.print(table)
     if not found["plan"] and all(run.plan for run in pair):
         console.print("The plans are the same.")
+
+
+def _on_page(run: Run) -> PageRun:
+    """Its folder's files, as a page wants them."""
+    if run.result is None or run.plan is None:
+        raise ValueError(
+            f"{run.folder} has {'no plan' if run.result else 'no result yet'}; allowed on a page "
+            "are finished runs of `tacit tune`"
+        )
+    return PageRun(run.name, run.result.to_json(), run.plan.to_toml(), run.result.ledger)
 
 
 @app.command()
