@@ -2,6 +2,7 @@
 # make test      every fast check: lint, types, doctests, tests
 # make test-all  the slow tier too
 # make docs      site/, the documentation as pages
+# make pictures  the README's pictures, made anew
 # make env       .venv with every extra; runs nothing
 # make browser   Debian's Chromium for the tests of pages, where it is missing
 PYTHON ?= python3
@@ -10,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FOR_USE := .venv/.for-use
 FOR_WORK := .venv/.for-work
 
-.PHONY: tune env browser test pytest test-all lint docs clean
+.PHONY: tune env browser test pytest test-all lint docs pictures clean
 
 tune: $(FOR_USE)
 	$(BIN)/tacit tune
@@ -54,6 +55,9 @@ test-all: lint browser
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo 'Read site/index.html; for the search field: $(BIN)/python -m http.server --directory site'
+
+pictures: env browser
+	$(BIN)/python tools/pictures.py
 
 clean:
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
