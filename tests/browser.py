@@ -30,7 +30,7 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-port=0",
 )
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _LARGEST = 2**26
 KEYS = {"Enter": ("\r", 13), "Tab": ("\t", 9), " ": (" ", 32)}
 

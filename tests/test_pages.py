@@ -146,7 +146,9 @@ def check_print(tab: Tab) -> None:
         "addEventListener('beforeprint', () => { window.seen = {"
         " closed: document.querySelectorAll('details:not([open])').length,"
         " widths: [...document.querySelectorAll('.plot .main-svg')].map(one => one.clientWidth)"
-        "}; })"
+        "}; });"
+        "window.after = new Promise(done => addEventListener('afterprint', done))"
+        ".then(() => true); 0"
     )
     closed = "document.querySelectorAll('details:not([open])').length"
     before = tab.value(closed)
@@ -155,6 +157,7 @@ def check_print(tab: Tab) -> None:
     seen = tab.value("window.seen")
     assert seen["closed"] == 0, "paper shows what is folded on the screen"
     assert all(width == 680 for width in seen["widths"])
+    assert tab.value("window.after")
     assert tab.value(closed) == before, "and the screen is as before"
 
 

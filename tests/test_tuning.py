@@ -55,7 +55,9 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "evaluation",
         "architecture",
         "rounds",
+        "versions",
     ]
+    assert found["versions"]["tacit"] == tacit.__version__
     assert found["evaluation"] is None, "clients do not tell how they train"
     assert found["clients"] == {"planned": 10, "asked": 10, "answered": 10, "dropped": 0}
     assert len(found["tally"]) == len(found["candidates"]) == 8
