@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 from tacit.bench import terminal
@@ -421,3 +422,50 @@ def test_numbers_of_the_front_are_recorded() -> None:
     assert max(cost["privacy_call"].values()) < 0.3
     for kind, name in (("fixed", "lots of a fixed size"), ("poisson", "lots by chance")):
         assert f"{cost['privacy_call'][kind]:.2f} s for {name}" in page
+
+
+def test_numbers_of_the_ballots_are_recorded() -> None:
+    page = (ROOT / "docs" / "ballots.md").read_text()
+    recorded = json.loads((ROOT / "benchmarks" / "ballots.json").read_text())
+    groups, rows, harm = recorded["summary"]["groups"], recorded["rows"], recorded["mean_harm"]
+    assert recorded["setup"]["draws"] >= 200
+    for points in groups["at least 50"]["curves"].values():
+        cells = " | ".join(f"{point['regret']:.1f} ± {point['se']:.1f}" for point in points)
+        assert f" | {cells} |" in page
+    for clients in ("20", "50", "100", "250"):
+        found = groups[clients]
+        for method, name in (("published", "as published"), ("auto", "**auto**")):
+            cells = " | ".join(f"{point['regret']:.1f}" for point in found["curves"][method])
+            need = f"ε = {found['needs']['auto']:.2f}" if method == "auto" else ""
+            assert f"| {clients} | {name} | {cells} | {need} |" in page
+            for kind in ("smooth", "cliff", "rough"):
+                key = (kind, 50, method)
+                own = [r for r in rows if (r["data"], r["clients"], r["method"]) == key]
+                cells = " | ".join(f"{row['regret']:.1f}" for row in own)
+                assert f"| {kind} | {name} | {cells} |" in page
+    test = {"mnist", "fashion-mnist"}
+    for data in (test, {*test, "digits", "adult"}):
+        for told, epsilons, several in (("against", (0.5, 1.0), True), ("of", (0.25, 0.25), False)):
+            means = [
+                np.mean(
+                    [
+                        row["regret"]
+                        for row in rows
+                        if (row["method"], row["epsilon"]) == (method, epsilon)
+                        and row["data"] in data
+                        and (row["clients"] >= 50 if several else row["clients"] == 100)
+                    ]
+                )
+                for method, epsilon in zip(("auto", "published"), epsilons, strict=True)
+            ]
+            assert f"reached: {means[0]:.1f} {told} {means[1]:.1f}" in page
+    smoothed, auto = harm["smoothed"], harm["auto"]
+    assert f"average: {smoothed['mean']:+.2f} ± {smoothed['se']:.2f}" in page
+    assert smoothed["mean"] + 2 * smoothed["se"] < 1
+    assert f"{smoothed['worst']:+.1f} ± {smoothed['worst_se']:.1f}" in page
+    assert f"{-auto['mean']:.2f} ± {auto['se']:.2f} points *better*" in page
+    assert f"{auto['worst']:+.1f} ± {auto['worst_se']:.1f} at its worst ({auto['where']})" in page
+    for row in rows:
+        if "splits" in row["method"] and row["epsilon"] == 0.5:
+            cells = re.escape(f" | {row['regret']:.1f} ± {row['se']:.1f} |")
+            assert re.search(rf"\| {row['data']}, {row['partition']} \| [^|]*{cells}", page)
