@@ -171,7 +171,9 @@ def harm(result: Mapping[str, Any]) -> Figure:
             marker={"color": _COLOURS[method]},
             name=NAMES[method],
         )
-    plot.add_hline(y=1, line_dash="dot", annotation_text="1 point worse")
+    plot.add_hline(
+        y=1, line_dash="dot", annotation_text="1 point worse", annotation_position="top left"
+    )
     plot.update_xaxes(showticklabels=False, title_text="permuted tables and rough surfaces")
     plot.update_yaxes(title_text="regret beyond plain, points")
     arrange(plot, 420)
