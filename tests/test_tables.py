@@ -196,6 +196,10 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         ScoreTable.load(tmp_path / "y.npz")
 
 
+FEW_SEEDS = ("adult-dirichlet0.5-n20", "adult-dirichlet0.5-n250", "adult-iid-n20")
+"""Made for `tacit bench ballots` alone, where noise varies more than training; its page says so."""
+
+
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_tables_that_come_with_tacit_are_sound(name: str) -> None:
     table = ScoreTable.load(name)
@@ -208,12 +212,14 @@ def test_tables_that_come_with_tacit_are_sound(name: str) -> None:
     assert np.isfinite(table.losses).any(axis=2).all(), "every client can vote"
     assert (table.wrong <= table.validation_sizes[:, :, None]).all()
     assert ((table.accuracy >= 0) & (table.accuracy <= 1)).all()
-    assert shape[0] >= 3, "at least three training seeds"
+    few = "-ex" in name or name in FEW_SEEDS
+    assert shape[0] >= 3 or few, "at least three training seeds, or a reason"
     # some candidates are much better than most, or the benchmark would tell nothing
     assert (table.accuracy.max(axis=1) > np.median(table.accuracy, axis=1) + 0.05).all()
 
 
-def test_tables_are_shipped_for_four_data_sets_and_stay_small() -> None:
+def test_tables_are_shipped_for_five_data_sets_and_stay_small() -> None:
     tables = shipped()
-    assert {name.split("-")[0] for name in tables} == {"digits", "adult", "mnist", "cifar"}
+    names = {name.split("-")[0] for name in tables}
+    assert names == {"digits", "adult", "mnist", "cifar", "fashion"}
     assert sum(path.stat().st_size for path in tables.values()) < 5_000_000

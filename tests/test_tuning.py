@@ -52,6 +52,7 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "note",
         "seconds",
         "bytes",
+        "exchanges",
         "evaluation",
         "architecture",
         "rounds",

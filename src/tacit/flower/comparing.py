@@ -41,6 +41,12 @@ def compare(
     The epsilon of every result is that of all of them: who sees one sees the others. Choices are
     compared here, not models: train with each by a strategy of yours and measure on data of yours.
 
+    >>> from flwr.app import RecordDict
+    >>> compare(None, Context(1, 1, {}, RecordDict(), {}), {}, budget=Budget(1.0, 1e-5))
+    Traceback (most recent call last):
+        ...
+    ValueError: there is no method to compare; give at least one by a name
+
     Args:
         grid: the grid of the ServerApp.
         context: its context; settings as for :func:`tacit.flower.tune`.
