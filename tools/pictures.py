@@ -17,9 +17,13 @@ from rich.text import Text
 
 FOLDER = Path(__file__).parent.parent / "docs" / "assets"
 SESSION = (
-    "tacit plan --clients 50 --candidates 100 --epsilon 1",
+    "tacit plan --clients 50 --candidates 100 --epsilon 1 --delta 1e-5",
     "tacit tune --out tacit-runs/first",
     "tacit runs list",
+)
+COMPARISON = (
+    "tacit compare --table mnist-iid-n100 --epsilon 0.5 --out compared "
+    "--methods vote,vote-published,combine-mean,flora-sgm,random-guess,opt"
 )
 WIDTH = 118
 PAGES = {"report": "tacit-runs/first/report.html", "compare": "compared/compare.html"}
@@ -47,13 +51,14 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         record(folder)
-        run("tacit compare --quick --out compared", folder)
+        run(COMPARISON, folder)
         for page, path in PAGES.items():
             for look, flags in {"light": [], "dark": ["--force-dark-mode"]}.items():
                 picture = FOLDER / f"{page}-{look}.png"
                 options = [*FLAGS, *flags, f"--user-data-dir={folder / look}"]
                 where = (folder / path).as_uri()
-                subprocess.run([chromium, *options, f"--screenshot={picture}", where], check=True)
+                command = [chromium, *options, f"--screenshot={picture}", where]
+                subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
 
 def record(folder: Path) -> None:

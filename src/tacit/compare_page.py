@@ -151,7 +151,7 @@ def figure(result: Data) -> Figure:
     )
     plot.update_layout(
         height=170 + 26 * max(len(rows), 4),
-        margin={"t": 90, "l": 20, "r": 20, "b": 70},
+        margin={"t": 40, "l": 20, "r": 20, "b": 70},
         legend={"orientation": "h", "y": -0.12, "yanchor": "top"},
     )
     return plot
@@ -176,7 +176,9 @@ def label(row: Data) -> str:
 def page(result: Data) -> str:
     """One page that loads nothing."""
     why = list(result["not_compared"].items())
-    words = "Costs are on logarithmic axes; what protects nobody is marked as a reference."
+    words = "What protects nobody is marked as a reference."
+    if result["compare"] != "table":
+        words = f"Costs are on logarithmic axes. {words}"
     parts: list[str | Plot] = [
         table(columns(result), cells(result)),
         *(paragraph(note) for note in notes(result)),
