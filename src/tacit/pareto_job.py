@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tacit.cores import cores
+from tacit.display import rounded_up
 from tacit.dp_training import POISSON
 from tacit.files import json_text, write_whole
 from tacit.gaussian import gaussian
@@ -201,7 +202,7 @@ def _written(
     who = FOR_THE_TRUSTED
     if price is not None:
         who = (
-            f"for anybody, at a price of epsilon {price['epsilon']:.4g} at delta "
+            f"for anybody, at a price of epsilon {rounded_up(price['epsilon'])} at delta "
             f"{price['delta']:g} for every record (add-or-remove-one)"
         )
     result = {

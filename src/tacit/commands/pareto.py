@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from tacit import pareto_job
 from tacit.commands.options import AsJson, fresh_folder, number
+from tacit.display import rounded_up
 from tacit.pareto_plan import load_pareto_plan
 from tacit.terminal import print_json, progress_bars, working
 
@@ -115,7 +116,7 @@ def suggest(
         shown = f"{value:.6g}" if isinstance(value, float) else value
         console.print(f"  {name} = {shown}")
     console.print(
-        f"ε = {found.epsilon:.4g} at δ = {found.delta:g} ({found.protects}); accuracy "
+        f"ε = {rounded_up(found.epsilon)} at δ = {found.delta:g} ({found.protects}); accuracy "
         f"{1 - found.error:.3f} expected, between {1 - found.high:.3f} and {1 - found.low:.3f} "
         "with 95 % probability if the model is right"
     )
@@ -145,5 +146,5 @@ def _table(best: list[dict[str, Any]], third: str | None) -> Table:
         )
         spread = f"{min(errors):.3f} to {max(errors):.3f}"
         extra = [f"{row['extra']:.4g}"] if third else []
-        table.add_row(f"{row['epsilon']:.4g}", f"{mean:.4f}", spread, *extra, *values)
+        table.add_row(rounded_up(float(row["epsilon"])), f"{mean:.4f}", spread, *extra, *values)
     return table
