@@ -150,7 +150,7 @@ def _figure(runs: Sequence[Run]) -> Figure:
     names = [short(epsilon) for epsilon in finite] + ["∞"]
     shown = {"tickvals": ticks, "ticktext": names[: len(ticks)], "tickangle": 0}
     plot.update_xaxes(type="log", title_text="ε", **shown)
-    plot.update_yaxes(title_text="accuracy on the public test split", tickformat=".0%")
+    plot.update_yaxes(title_text="accuracy on the public test split", tickformat=".1%")
     arrange(plot, top=20)
     plot.update_layout(showlegend=True)
     return plot

@@ -123,6 +123,16 @@ def test_a_smooth_tally_is_smoothed_and_says_so() -> None:
     assert abs(float(outcome.config["x"]) - 0.4) < 0.1
 
 
+def test_smoothing_moves_no_ledger() -> None:
+    plain, smooth = (
+        tuned(Vote(votes=5, candidates=60, ballot="borda", smooth=smooth))[1]
+        for smooth in (False, True)
+    )
+    (before,), (after,) = plain.ledger.charges(), smooth.ledger.charges()
+    assert before.event == after.event
+    assert before.total == after.total
+
+
 def test_a_tally_without_structure_is_left_as_it_is() -> None:
     """Two favourites far from each other, and nobody wants their neighbours.
 
