@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,17 +7,6 @@ import pytest
 
 from tacit.data.folders import MissingData, locate
 from tacit.data.sources import DATASETS
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder with the data sets themselves, for whoever has it."""
-    folder = Path(os.environ.get("TACIT_DATA") or ROOT.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip(f"the real data is not here: {folder} is no folder, and TACIT_DATA names none")
-    return folder
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tacit.data.folders import MissingData, locate
+from tacit.data.sources import DATASETS
 from tests.command_line import document, tacit
 from tests.forked import forked
 from tests.pages import ROOT
 
 EXAMPLES = ROOT / "examples"
-FRAUD = ("creditcard.csv", "creditcard.csv.gz", "creditcard_fraud_subset.csv.gz")
 
 
 def test_every_example_is_explained_and_run_here() -> None:
@@ -74,11 +75,12 @@ def test_the_notebook_is_stored_without_outputs_and_runs(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def fraud_data() -> Path:
-    place = Path(os.environ.get("TACIT_DATA", "nowhere"))
-    if not any((place / name).is_file() for name in FRAUD):
-        pytest.skip("needs the fraud data: set TACIT_DATA to the folder that holds creditcard.csv")
-    return place
+def fraud_data(real_data: Path) -> Path:
+    try:
+        locate(DATASETS["fraud"], real_data)
+    except MissingData as error:
+        pytest.skip(f"the real data is not here: {error}")
+    return real_data
 
 
 def test_the_plan_of_the_banks_runs(fraud_data: Path, tmp_path: Path) -> None:
@@ -94,9 +96,7 @@ def test_the_plan_of_the_banks_runs(fraud_data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "home" / "ledgers" / "banks.sqlite").is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("fraud_data")
-def test_the_story_of_the_banks(tmp_path: Path) -> None:
+def test_the_story_of_the_banks(fraud_data: Path, tmp_path: Path) -> None:
     programs = Path(sys.executable).parent
     done = subprocess.run(
         [EXAMPLES / "fraud" / "story.sh", tmp_path / "banks"],
@@ -105,6 +105,7 @@ def test_the_story_of_the_banks(tmp_path: Path) -> None:
         check=False,
         env={
             **os.environ,
+            "TACIT_DATA": str(fraud_data),
             "CLIENTS": "3",
             "CANDIDATES": "4",
             "EPSILON": "8",
