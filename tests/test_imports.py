@@ -12,7 +12,6 @@ LAYERS = (
     (
         "arrays",
         "certainty",
-        "display",
         "files",
         "flower_project",
         "journal",
@@ -21,7 +20,7 @@ LAYERS = (
         "space",
         "wording",
     ),
-    ("optima", "page", "secure.bfv", "smoothing", "surfaces"),
+    ("display", "optima", "page", "secure.bfv", "smoothing", "surfaces"),
     ("cells", "deciding", "secure.circuit"),
     ("secure.multiparty",),
     ("privacy.events",),

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tacit.display import rounded_up
 from tacit.page import Plot, paragraph, section, settings, table, versions
 from tacit.page import page as framed
+from tacit.wording import rounded_up
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_CEILING, Decimal
 from html import escape
 
-_STEP = Decimal("0.0001")
-
-
-def rounded_up(epsilon: float) -> str:
-    """Four decimals, rounded up: a cost is never shown smaller than it is.
-
-    >>> rounded_up(0.99991), rounded_up(1234.56711), rounded_up(0.1), rounded_up(math.inf)
-    ('1', '1234.5672', '0.1', 'infinite')
-    """
-    if not math.isfinite(epsilon):
-        return "infinite"
-    exact = Decimal(repr(float(epsilon))).quantize(_STEP, ROUND_CEILING)
-    return f"{exact.normalize():f}"
-
-
-def short(value: object) -> str:
-    """A hyperparameter's value in a few digits.
-
-    >>> short(0.123456789), short(3), short("adam")
-    ('0.1235', '3', 'adam')
-    """
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+from tacit.wording import short
 
 
 def settings(config: Mapping[str, object]) -> str:

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from tacit.cores import cores
-from tacit.display import rounded_up
 from tacit.dp_training import POISSON
 from tacit.files import json_text, write_whole
 from tacit.gaussian import gaussian
@@ -43,6 +42,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.secure.crypto import digest
 from tacit.space import Config
 from tacit.table_maker import one_core
+from tacit.wording import rounded_up
 
 Progress = Callable[[int, int, float], None]
 """Called with points done, points in all and the hypervolume so far."""

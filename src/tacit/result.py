@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit.display import facts_html, rounded_up, settings
+from tacit.display import facts_html, settings
 from tacit.privacy.accounting import Guarantee
 from tacit.privacy.mechanisms import Participation
 from tacit.sgd import Weights
 from tacit.space import Config
+from tacit.wording import rounded_up
 
 COVERS = (
     "The choice of hyperparameters, not the training that follows nor scores measured on clients' "

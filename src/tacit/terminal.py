@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from tacit.display import rounded_up, settings
+from tacit.display import settings
 from tacit.federation import RoundNote
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
@@ -45,6 +45,7 @@ from tacit.strategy import POOR_LOSS, Strategy, describe
 from tacit.tuners.combine import Combine
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import TrainsPrivately, Tuner, noise_for
+from tacit.wording import rounded_up
 
 LARGE_ERROR = 0.25
 """From which noise on, as a share of an axis, a mean says little."""

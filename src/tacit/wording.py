@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, Context, Decimal
 
 NONE = "–"
 _LONG_LIST = 6
+_STEP = Decimal("0.0001")
 
 
 def short(value: object, digits: int = 4) -> str:
@@ -41,6 +42,18 @@ def up(price: float | str) -> str:
     """
     rounded = Context(prec=4, rounding=ROUND_CEILING).create_decimal(str(price))
     return "∞" if rounded.is_infinite() else f"{rounded:g}"
+
+
+def rounded_up(epsilon: float) -> str:
+    """Four decimals, rounded up, for sentences and terminals; pages have :func:`up`.
+
+    >>> rounded_up(0.99991), rounded_up(1234.56711), rounded_up(0.1), rounded_up(math.inf)
+    ('1', '1234.5672', '0.1', 'infinite')
+    """
+    if not math.isfinite(epsilon):
+        return "infinite"
+    exact = Decimal(repr(float(epsilon))).quantize(_STEP, ROUND_CEILING)
+    return f"{exact.normalize():f}"
 
 
 def size(count: float) -> str:

@@ -16,9 +16,9 @@ from typer.core import TyperGroup
 
 from tacit import pareto_job
 from tacit.commands.options import AsJson, fresh_folder, number
-from tacit.display import rounded_up
 from tacit.pareto_plan import load_pareto_plan
 from tacit.terminal import print_json, progress_bars, working
+from tacit.wording import rounded_up
 
 
 class _RunsByDefault(TyperGroup):

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from rich.console import Console
 
-from tacit.display import rounded_up
 from tacit.federation import Progress, Watch
 from tacit.plan import TRAINING_METHODS, Plan, participation_of, settled
 from tacit.result import Result
@@ -23,6 +22,7 @@ from tacit.terminal import (
     stage_bars,
     working,
 )
+from tacit.wording import rounded_up
 
 
 class _Engine(Protocol):

@@ -15,11 +15,12 @@ from tacit.commands.options import AsJson, RunFolder
 from tacit.commands.running import go_on
 from tacit.comparison import Run as PageRun
 from tacit.comparison import render
-from tacit.display import rounded_up, settings, short
+from tacit.display import settings
 from tacit.files import write_whole
 from tacit.privacy.planner import percent
 from tacit.runs import RUNS, Run, Unreadable, differences, find_runs, named_run
 from tacit.terminal import print_json, print_result, working
+from tacit.wording import rounded_up, short
 
 app = typer.Typer(help="Runs that lie here: list, show, compare, resume.", no_args_is_help=True)
 

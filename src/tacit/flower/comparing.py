@@ -12,7 +12,6 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from tacit.display import rounded_up
 from tacit.flower.server import Settings, check_engine, log_refusals, log_round
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import check_name
@@ -23,6 +22,7 @@ from tacit.tuners.modes import MODES, RECORD, check_federation
 from tacit.tuners.side_by_side import SideBySide
 from tacit.tuners.tuner import Tuner
 from tacit.tuning import conclude, run_name
+from tacit.wording import rounded_up
 
 
 def compare(

@@ -24,9 +24,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.display import rounded_up, rows_html
+from tacit.display import rows_html
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import Event, compose, from_json, to_json
+from tacit.wording import rounded_up
 
 COLUMNS = ("line", "time", "run", "question", "ε alone", "ε so far")
 _APPLICATION = 0x54616369
