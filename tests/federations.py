@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tacit.federation import Federation, LocalChannel, local_federation
 from tacit.privacy.accounting import Budget
@@ -14,6 +15,17 @@ from tacit.task import Client, FunctionClient
 
 BUDGET = Budget(1.0, 1e-5)
 SPACE = Space({"x": Float(0.0, 1.0)})
+
+
+@dataclass(frozen=True)
+class Careful(FunctionClient):
+    """A client that notes in how many folds it is asked to cross-validate."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def cross_validate(self, configs: Sequence[Config], folds: int) -> list[float]:
+        self.asked.append(folds)
+        return [self.score(config) for config in configs]
 
 
 def likes(best: float) -> Client:

@@ -172,6 +172,10 @@ def test_the_servers_hyperparameters_can_be_tuned_alone_or_all_of_them_with_opt(
         (["search.ballot=top", "search.finalists=1"], "finalists is 1; allowed are at least 2"),
         (["search.ballot=top", "search.finalists=100"], "found 100 finalists of 100 candidates"),
         (["search.ballot=published", "search.smooth=true"], "search.ballot is 'published'"),
+        (
+            ["search.ballot=published", "search.folds=5"],
+            "search.folds 5; allowed with it is 0 or 1",
+        ),
     ],
 )
 def test_votes_that_cannot_be_held_are_refused(changes: list[str], message: str) -> None:
@@ -204,10 +208,19 @@ def test_a_wished_number_of_votes_is_kept() -> None:
     assert found.search.votes == strategy.vote.votes == 7
 
 
+@pytest.mark.parametrize(("given", "found"), [(0, 5), (1, 1), (3, 3)])
+def test_clients_cross_validate_unless_they_should_not(given: int, found: int) -> None:
+    plan = load_plan(None, [f"search.folds={given}"])
+    plan, strategy = settled(plan, participation_of(plan))
+    assert strategy is not None
+    assert voting(plan).folds == strategy.vote.folds == plan.search.folds == found
+
+
 @pytest.mark.parametrize(
     "vote",
     [
         Vote(5),
+        Vote(5, folds=5),
         Vote(10, ballot="borda"),
         Vote(3, smooth=True),
         Vote(20, ballot="borda", smooth=True, run_off=RunOff(4, 0.2)),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -83,6 +84,22 @@ def test_scores_of_the_wrong_number_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"scores of shape \(2,\) for 6 configurations"):
         scores(Careless(), CANDIDATES)
+
+
+def test_who_can_cross_validate_does_and_the_others_score() -> None:
+    class Careful:
+        def score(self, config: Config) -> float:
+            return float(config["x"])
+
+        def cross_validate(self, configs: Sequence[Config], folds: int) -> object:
+            return [folds - self.score(config) for config in configs]
+
+    one, many = Ballot(CANDIDATES, 1), Ballot(CANDIDATES, 1, folds=3)
+    assert one.answer(Careful()).argmax() == 0
+    assert many.answer(Careful()).argmax() == len(CANDIDATES) - 1
+    simple = FunctionClient(lambda config: float(config["x"]))
+    assert many.answer(simple).argmax() == 0
+    assert one.bound == many.bound
 
 
 def test_what_cannot_score_is_no_client() -> None:

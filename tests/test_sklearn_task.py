@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from tacit import sklearn_task
-from tacit.data.examples import Examples, splits
+from tacit.data.examples import Examples, cross_validation
 from tacit.sklearn_task import SklearnTask
 from tacit.space import Config
 
@@ -58,25 +58,39 @@ def test_scores_are_those_of_fitting_by_hand(metric: str) -> None:
     assert client.score_many([]).shape == (0,)
 
 
-def test_repeated_scores_are_means_over_splits() -> None:
+def test_cross_validated_scores_are_means_over_folds() -> None:
     train, validation = blobs(60), blobs(40, seed=1)
-    once, thrice = (
-        SklearnTask(LogisticRegression(), repeats=r)
-        .client(train, validation, 0)
-        .score_many(STRENGTHS)
-        for r in (1, 3)
-    )
+    client = SklearnTask(LogisticRegression()).client(train, validation, 0)
+    once, thrice = client.score_many(STRENGTHS), client.cross_validate(STRENGTHS, 3)
     by_hand = [
         [
             1 - LogisticRegression(**config).fit(a.features, a.labels).score(b.features, b.labels)
             for config in STRENGTHS
         ]
-        for a, b in splits(train, validation, 3, seed=0)
+        for a, b in cross_validation(train, validation, 3, seed=0)
     ]
     np.testing.assert_allclose(thrice, np.mean(by_hand, axis=0))
     np.testing.assert_allclose(once, by_hand[0])
-    with pytest.raises(ValueError, match="repeats is 0; allowed is 1 and above"):
-        SklearnTask(LogisticRegression(), repeats=0)
+    with pytest.raises(ValueError, match="folds is 0; allowed is 1 and above"):
+        client.cross_validate(STRENGTHS, 0)
+
+
+@pytest.mark.parametrize("local", ["full", "halving"])
+def test_a_fold_that_nothing_can_be_fitted_on_does_not_count(local: str) -> None:
+    """One client has a single example of the second class: where it is held out, nothing fits."""
+    labels = np.array([0] * 9 + [1])
+    features = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+    everything = Examples(features + 3 * labels[:, None].astype(np.float32), labels)
+    train, validation = everything.take(np.arange(2, 10)), everything.take(np.arange(2))
+    client = SklearnTask(LogisticRegression(), local=local).client(train, validation, 0)
+    folds = [*cross_validation(train, validation, 5, seed=0)]
+    assert sum(len(set(a.labels)) == 1 for a, _ in folds) == 1
+    found = client.cross_validate(STRENGTHS, 5)
+    assert np.isfinite(found).all()
+    few = np.arange(2)
+    lonely = SklearnTask(LogisticRegression()).client(train.take(few), validation, 0)
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        lonely.cross_validate(STRENGTHS, 2)
 
 
 def test_images_are_fitted_as_lists_of_numbers() -> None:

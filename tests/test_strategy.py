@@ -20,7 +20,7 @@ EVERYBODY = Participation(50, dropout=0.0)
 @pytest.fixture(scope="module")
 def family() -> Family:
     candidates = GRID.candidates(100, "grid")
-    return Family.drawn(GRID, candidates, 50, np.random.default_rng(0), surfaces=24)
+    return Family.drawn(GRID, candidates, 50, surfaces=24)
 
 
 def test_the_menu_begins_with_the_published_vote_and_only_has_what_is_possible() -> None:

@@ -45,13 +45,12 @@ def test_local_entries_are_what_the_clients_measure(tiny: ScoreTable) -> None:
         )
 
 
-def test_repeated_scores_are_those_of_clients_who_repeat_them(tmp_path: Path) -> None:
-    recipe = replace(TINY, clients=3, repeats=2)
+def test_scores_of_several_folds_are_those_of_clients_who_cross_validate(tmp_path: Path) -> None:
+    recipe = replace(TINY, clients=3, folds=2)
     table = make(recipe, None, tmp_path, quiet)
     for number, client in enumerate(clients_of(recipe, None, 0)):
-        assert client.task.repeats == 2
         assert table.validation_sizes[0, number] == 2 * len(client.validation)
-        found = client.score_many(grid(recipe.grid))
+        found = client.cross_validate(grid(recipe.grid), 2)
         np.testing.assert_allclose(table.scores(0)[number], found, rtol=1e-4)
 
 
@@ -153,7 +152,7 @@ def test_names_tell_recipes_apart() -> None:
         Recipe("adult", batch=16),
         Recipe("adult", validation=0.5),
         Recipe("adult", smallest=2),
-        Recipe("adult", repeats=5),
+        Recipe("adult", folds=5),
     ]
     assert len({recipe.name for recipe in recipes}) == len(recipes)
     assert Recipe("adult", seeds=9).name == Recipe("adult").name

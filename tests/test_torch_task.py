@@ -103,29 +103,27 @@ def test_scores_are_those_of_a_plain_loop_of_torch(own: Own, build: Build, metri
 
 @searches
 @pytest.mark.parametrize("metric", ["loss", "error"])
-def test_repeated_scores_are_means_over_splits_of_the_same_examples(
-    own: Own, metric: str, local: str
-) -> None:
-    client = task_of(metric=metric, local=local, repeats=3).client(*own, seed=7)
-    splits = list(client.splits())
-    assert splits[0].validation is client.validation
-    everything = np.concatenate([own[0].features, own[1].features]).reshape(150, -1)
-    for split in splits:
-        assert (len(split.train_examples), len(split.validation)) == (120, 30)
-        held = np.concatenate([split.train_examples.features, split.validation.features])
-        np.testing.assert_array_equal(
-            np.sort(held.reshape(150, -1), axis=0), np.sort(everything, axis=0)
-        )
-    assert len({split.validation.features.tobytes() for split in splits}) == 3
-    once = task_of(metric=metric, local=local)
-    alone = [
-        once.client(each.train_examples, each.validation, each.seed).score_many(CONFIGS)
-        for each in splits
-    ]
-    found = client.score_many(CONFIGS)
-    # Errors are ordered by loss within a step of the whole: below a step of a single split.
-    slack = 1 / 30 if metric == "error" and local == "full" else 1e-5
+def test_cross_validated_scores_are_means_over_folds(own: Own, metric: str, local: str) -> None:
+    client = task_of(metric=metric, local=local).client(*own, seed=7)
+    folds = [*client.folds(3)]
+    assert folds[0].validation is client.validation
+    alone = [fold.score_many(CONFIGS) for fold in folds]
+    found = client.cross_validate(CONFIGS, 3)
+    # Errors are ordered by loss within a step of the whole: below a step of a single fold.
+    slack = 1 / 30 if metric == "error" else 1e-5
     np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=slack)
+    np.testing.assert_array_equal(client.cross_validate(CONFIGS, 1), alone[0])
+
+
+def test_halving_with_folds_gives_up_by_their_mean(own: Own) -> None:
+    """A candidate that is bad on one fold alone goes on: nobody's last score is infinite."""
+    many: list[Config] = [{"learning_rate": float(rate)} for rate in np.geomspace(1e-3, 1.0, 40)]
+    full, halved = (
+        task_of(local=local, epochs=5).client(*own, seed=7).cross_validate(many, 3)
+        for local in ("full", "halving")
+    )
+    assert np.isfinite(halved).all()
+    assert set(np.argsort(halved)[:3]) & set(np.argsort(full)[:3])
 
 
 @both

@@ -46,13 +46,15 @@ StageProgress = Callable[[str, int, int], None]
 class Memory:
     """What the clients of one seed scored before, and how long that took."""
 
-    known: dict[tuple[int, str], tuple[Floats, float]] = field(default_factory=dict)
+    known: dict[tuple[int, int, str], tuple[Floats, float]] = field(default_factory=dict)
     recalled: float = 0.0
     """Seconds that were not spent again."""
 
-    def scores(self, client: int, asked: Sequence[Config], fresh: Callable[[], Floats]) -> Floats:
+    def scores(
+        self, client: int, asked: Sequence[Config], folds: int, fresh: Callable[[], Floats]
+    ) -> Floats:
         """From memory, or else from the client itself."""
-        key = client, repr(asked)
+        key = client, folds, repr(asked)
         if key in self.known:
             found, seconds = self.known[key]
             self.recalled += seconds
@@ -69,10 +71,13 @@ class RememberingClient(TorchClient):
 
     memory: Memory
 
-    def score_many(self, configs: Sequence[Config]) -> Floats:
+    def cross_validate(self, configs: Sequence[Config], folds: int) -> Floats:
         """The score of every configuration, trained or remembered."""
         return self.memory.scores(
-            self.seed, list(configs), lambda: TorchClient.score_many(self, configs)
+            self.seed,
+            list(configs),
+            folds,
+            lambda: TorchClient.cross_validate(self, configs, folds),
         )
 
 

@@ -81,7 +81,10 @@ def _combining(name: str, key: str, words: Sequence[str], usual: Sequence[str]) 
 
 _ALL = [
     Contender("vote", {**_VOTE, "search.ballot": AUTO, "search.votes": 0, "search.finalists": 0}),
-    Contender("vote-published", {**_VOTE, "search.ballot": PUBLISHED, "search.finalists": 0}),
+    Contender(
+        "vote-published",
+        {**_VOTE, "search.ballot": PUBLISHED, "search.finalists": 0, "search.folds": 0},
+    ),
     *_combining("combine", "strategy", STRATEGIES, ("mean", "dbscan")),
     *_combining("flora", "surface", SURFACES, ()),
     *(Contender(m, {"search.method": m, **_TRAINS}) for m in ("bandit", "fedex", "adaptive")),

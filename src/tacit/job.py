@@ -245,7 +245,6 @@ def task_of(plan: Plan, dataset: Dataset) -> TorchTask:
             batch=plan.task.batch,
             metric=plan.task.score,
             local=plan.search.local,
-            repeats=plan.task.repeats,
         )
     except ValueError as error:
         raise ValueError(f"task.network: {error}") from None

@@ -79,10 +79,9 @@ class Task:
     network: str = one_of(DENSE, (DENSE, CELLS, *NETWORKS))
     hidden: tuple[int, ...] = widths((32,))
     batch: int = whole(16, 1, 65_536)
-    validation: float = number(0.25, 0.01, 0.9)
+    validation: float = number(0.2, 0.01, 0.9)
     score: str = one_of("error", METRICS)
     score_epochs: int = whole(20, 1, 1000)
-    repeats: int = whole(1, 1, 100)
     train_epochs: int = whole(5, 1, 1000)
     train_rounds: int = whole(10, 0, 1000)
 
@@ -99,6 +98,7 @@ class Search:
     smooth: bool = flag(False)
     finalists: int = whole(0, 0, 1_000_000)
     final_share: float = number(0.2, 0.01, 0.9)
+    folds: int = whole(0, 0, 100)
     local: str = one_of("full", LOCAL_SEARCHES)
     mode: str = one_of("dp", ALL_MODES)
     strategy: str = one_of("dbscan", STRATEGIES)
@@ -199,8 +199,8 @@ class Plan:
     Traceback (most recent call last):
         ...
     ValueError: search.vote is not a key; allowed are method, candidates, sampling, ballot, \
-votes, smooth, finalists, final_share, local, mode, strategy, points, min_points, surface, clip, \
-seed
+votes, smooth, finalists, final_share, folds, local, mode, strategy, points, min_points, surface, \
+clip, seed
     >>> read_plan({"privacy": {"delta": "small"}})
     Traceback (most recent call last):
         ...
@@ -310,6 +310,7 @@ def voting(plan: Plan) -> Vote:
         BORDA if search.ballot == BORDA else TOP,
         search.smooth,
         RunOff(search.finalists, search.final_share) if search.finalists else None,
+        search.folds or 1,
     )
 
 
@@ -323,6 +324,7 @@ def with_vote(plan: Plan, vote: Vote) -> Plan:
         smooth=vote.smooth,
         finalists=final.finalists if vote.run_off else 0,
         final_share=final.share,
+        folds=vote.folds,
     )
     return replace(plan, search=search)
 
@@ -345,7 +347,13 @@ def settled(plan: Plan, participation: Participation) -> tuple[Plan, Strategy | 
     epsilon = terms.epsilon / 2 if plan.training.private else terms.epsilon
     budget = Budget(max(epsilon, LEAST_EPSILON), terms.delta)
     found = choose(
-        plan.space, participation, budget, search.candidates, search.sampling, search.votes
+        plan.space,
+        participation,
+        budget,
+        search.candidates,
+        search.sampling,
+        search.votes,
+        search.folds,
     )
     return with_vote(plan, found.vote), found
 
@@ -387,6 +395,11 @@ def _check_vote(plan: Plan) -> None:
             f"search.ballot is {search.ballot!r}, search.smooth {search.smooth} and "
             f"search.finalists {search.finalists}; allowed with it are false and 0: name a ballot, "
             f"{TOP!r} or {BORDA!r}, to have them your way"
+        )
+    if search.ballot == PUBLISHED and search.folds > 1:
+        raise ValueError(
+            f"search.ballot is {PUBLISHED!r} and search.folds {search.folds}; allowed with it is 0 "
+            f"or 1: name the ballot {TOP!r} to have clients cross-validate for the same votes"
         )
     if search.ballot != AUTO:
         try:

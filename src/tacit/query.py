@@ -64,13 +64,15 @@ class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
     candidates are chosen. We differ in three ways: losses that are not finite rank last, ties are
     broken by the operating system's randomness, and a client without any finite loss abstains
     instead of voting for whatever stands first. ``unit`` is how many steps the noise takes for one:
-    it shares a budget among several votes.
+    it shares a budget among several votes. ``folds`` asks for losses that are cross-validated, of
+    clients that can; the bound does not depend on how they were found.
     """
 
     candidates: tuple[Config, ...]
     votes: int
     kind: Literal["top", "borda"] = "top"
     unit: int = 1
+    folds: int = 1
 
     @property
     def bound(self) -> TopVotes | BordaVotes:
@@ -78,7 +80,7 @@ class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
         return kind(len(self.candidates), self.votes, self.unit)
 
     def answer(self, client: Client) -> IntArray:
-        return self.bound.ballot(ranking(scores(client, self.candidates))[: self.votes])
+        return self.bound.ballot(ranking(scores(client, self.candidates, self.folds))[: self.votes])
 
 
 class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="training"):

@@ -40,7 +40,6 @@ def built_in_task(
     metric: str = "error",
     local: str = "full",
     start_seed: int = 0,
-    repeats: int = 1,
 ) -> TorchTask:
     """A network by its name, dense layers of the given widths, or cells, on a data set.
 
@@ -64,7 +63,6 @@ def built_in_task(
         metric=metric,
         local=local,
         start_seed=start_seed,
-        repeats=repeats,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tacit.cores import cores
-from tacit.data.examples import Examples, splits
+from tacit.data.examples import Examples, cross_validation
 from tacit.halving import LOCAL_SEARCHES, Floats, Indices, successive_halving
 from tacit.space import Config
 
@@ -51,13 +51,11 @@ verbose, warm_start
         metric: the validation ``error``, or the ``loss`` (log loss, which needs
             ``predict_proba``).
         local: ``full``, or ``halving``: candidates are first compared on fewer training examples.
-        repeats: a client's score is a mean over so many splits of its own examples.
     """
 
     estimator: Any
     metric: str = "error"
     local: str = "full"
-    repeats: int = 1
     _used: set[str] = field(default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,8 +65,6 @@ verbose, warm_start
         ):
             if value not in allowed:
                 raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
-        if self.repeats < 1:
-            raise ValueError(f"repeats is {self.repeats}; allowed is 1 and above")
         if self.metric == "loss" and not hasattr(self.estimator, "predict_proba"):
             raise ValueError(
                 f"metric is 'loss', but {type(self.estimator).__name__} has no predict_proba; "
@@ -112,21 +108,24 @@ class SklearnClient:
 
     def score_many(self, configs: Sequence[Config]) -> Floats:
         """One score a configuration."""
+        return self.cross_validate(configs, folds=1)
+
+    def cross_validate(self, configs: Sequence[Config], folds: int) -> Floats:
+        """The same as means over so many fits, each held against other examples.
+
+        A fold that fits no candidate at all, for want of a class perhaps, does not count.
+        """
         for config in configs:
             self.task.check(config)
-        parts = splits(self.train_examples, self.validation, self.task.repeats, self.seed)
-        found = [SklearnClient(self.task, *part, self.seed).score_once(configs) for part in parts]
-        return np.asarray(np.mean(found, axis=0))
-
-    def score_once(self, configs: Sequence[Config]) -> Floats:
-        """The scores on this split alone."""
+        parts = cross_validation(self.train_examples, self.validation, folds, self.seed)
+        everyone = [SklearnClient(self.task, *part, self.seed) for part in parts]
 
         def advance(some: Indices, until: int) -> Floats:
-            return self._fit([configs[i] for i in some], until / _EFFORT)
+            return _mean_score(everyone, [configs[place] for place in some], until / _EFFORT)
 
         if self.task.local == "halving":
             ahead = np.ones(len(configs))
-            examples = len(self.validation) if self.task.metric == "error" else None
+            examples = folds * len(self.validation) if self.task.metric == "error" else None
             return successive_halving(
                 len(configs), _EFFORT, advance, lambda _until: ahead, examples
             )
@@ -165,6 +164,22 @@ class SklearnClient:
         if len(failures) == len(found) and share == 1 and failures:
             raise failures[0]
         return np.array([math.nan if isinstance(score, Exception) else score for score in found])
+
+
+def _mean_score(
+    clients: Sequence[SklearnClient], configs: Sequence[Config], share: float
+) -> Floats:
+    """Of all that can fit anything; if nobody can, the first reason is raised."""
+    found, reasons = [], []
+    for client in clients:
+        try:
+            found.append(client._fit(configs, share))
+        except (ValueError, ArithmeticError) as error:
+            reasons.append(error)
+    if not found:
+        raise reasons[0]
+    usable = [scores for scores in found if not np.isnan(scores).all()]
+    return np.asarray(np.mean(usable or found, axis=0))
 
 
 def _score(

@@ -11,8 +11,9 @@ lengths from a fifth of an axis to twice its extent; the sixth is rough, every c
 All are squashed, gently or into plateaus with cliffs, so that a few or up to two fifths of the
 candidates are good. Clients see a surface with a deviation of their own of the same kind, and with
 noise of evaluation, small or large, which is stronger for some candidates than for others: erratic
-settings look best to somebody, and a vote must not fall for them. What a pick loses is told in
-shares of the surface's range. Nothing here looks at data, so choosing costs no privacy.
+settings look best to somebody, and a vote must not fall for them. Cross-validation divides that
+noise by the root of its folds. What a pick loses is told in shares of the surface's range. Nothing
+here looks at data, so choosing costs no privacy.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from tacit.tuners.voting import RunOff, Vote
 SURFACES, ROUGH = 120, 6
 MOST_CLIENTS, MOST_CANDIDATES = 100, 200
 RANKED = (3, 5, 10)
+FOLDS = 5
+"""In which clients cross-validate before they vote; as many as scikit-learn's searches have."""
 RUN_OFFS = (RunOff(2, 0.1), RunOff(4, 0.2))
 """Between the peaks of the smoothed tally and the largest entries of the plain one. Without the
 former, clients with few validation examples often prefer a finalist by luck."""
@@ -83,9 +86,12 @@ def describe(vote: Vote) -> str:
 
     >>> describe(Vote(10, ballot="borda", smooth=True, run_off=RunOff(2, 0.2)))
     'ballots that rank 10, smoothed, with a run-off of 2 finalists on 20% of the budget'
+    >>> describe(Vote(5, folds=5))
+    '5 votes, cross-validated in 5 folds'
     """
     kind = f"ballots that rank {vote.votes}" if vote.ballot == "borda" else f"{vote.votes} votes"
-    parts = [kind, *(["smoothed"] if vote.smooth else [])]
+    folds = [f"cross-validated in {vote.folds} folds"] if vote.folds > 1 else []
+    parts = [kind, *folds, *(["smoothed"] if vote.smooth else [])]
     if vote.run_off is not None:
         share = f"{vote.run_off.share:.0%} of the budget"
         parts.append(f"with a run-off of {vote.run_off.finalists} finalists on {share}")
@@ -99,10 +105,12 @@ def choose(
     candidates: int = 100,
     sampling: str = "sobol",
     votes: int = 0,
+    folds: int = 0,
 ) -> Strategy:
     """The vote that loses least on the family; among nearly equal ones the simplest.
 
-    With ``votes`` only among ballots that name so many.
+    With ``votes`` only among ballots that name so many. With ``folds`` clients cross-validate in so
+    many, and not in :data:`FOLDS`.
 
     >>> from tacit.space import Float
     >>> axes = Space({"rate": Float(1e-4, 1.0, log=True), "momentum": Float(0.0, 0.9)})
@@ -114,12 +122,12 @@ def choose(
 
     if math.isinf(budget.epsilon):
         raise ValueError("epsilon is inf; allowed for a vote is a finite number")
-    rng = np.random.default_rng(0)
-    some = space.candidates(min(candidates, MOST_CANDIDATES), sampling, rng)
-    family = Family.drawn(space, some, min(participation.clients, MOST_CLIENTS), rng)
-    menu = kinds(len(some), votes)
+    some = space.candidates(min(candidates, MOST_CANDIDATES), sampling, np.random.default_rng(0))
+    count, folds = min(participation.clients, MOST_CLIENTS), folds or FOLDS
+    menu = kinds(len(some), votes, folds)
     with threadpool_limits(1):  # many small products: threads would only wait for each other
-        losses = [family.loss(vote, participation, budget) for vote in menu]
+        families = {n: Family.drawn(space, some, count, folds=n) for n in {1, folds}}
+        losses = [families[vote.folds].loss(vote, participation, budget) for vote in menu]
     best = min(losses)
     close = max(0.05 * best, 0.002)
     place = next(place for place, loss in enumerate(losses) if loss <= best + close)
@@ -127,15 +135,17 @@ def choose(
     return Strategy(chosen, losses[place], losses[0])
 
 
-def kinds(candidates: int, votes: int = 0) -> list[Vote]:
+def kinds(candidates: int, votes: int = 0, folds: int = 1) -> list[Vote]:
     """All votes there are to choose from, the published one first, then from simple to less so."""
     most = candidates // 2
     published = Vote(min(votes or PUBLISHED_VOTES, candidates - 1), candidates)
     ranked = (votes,) if votes else RANKED
-    ballots = [Vote(b, candidates, ballot="borda") for b in ranked if b <= most]
+    plain = [replace(published, folds=folds)] if folds > 1 else []
+    ballots = [Vote(b, candidates, ballot="borda", folds=folds) for b in ranked if b <= most]
     smooth = [replace(vote, smooth=True) for vote in ballots] if candidates >= 8 else []
     return [
         published,
+        *plain,
         *ballots,
         *smooth,
         *(replace(vote, run_off=final) for vote in smooth for final in RUN_OFFS),
@@ -159,10 +169,11 @@ class Family:
         space: Space,
         candidates: tuple[Config, ...],
         clients: int,
-        rng: np.random.Generator,
         surfaces: int = SURFACES,
+        folds: int = 1,
     ) -> Family:
-        """So many surfaces, every sixth of them rough."""
+        """So many surfaces, every sixth of them rough; the same ones for all folds."""
+        rng = np.random.default_rng(0)
         columns, ordered = places(space, candidates)
         apart = columns[:, None, :] - columns[None, :, :]
         squares = np.where(ordered, apart**2, apart != 0)
@@ -180,7 +191,7 @@ class Family:
             low, high = squashed.min(), squashed.max()
             values[number] = (squashed - low) / (high - low)
             own = rng.choice(_DEVIATIONS) * rng.normal(size=(clients, len(candidates))) @ root.T
-            noise = rng.choice(_EVALUATION) * np.exp(_ERRATIC * erratic)
+            noise = rng.choice(_EVALUATION) / math.sqrt(folds) * np.exp(_ERRATIC * erratic)
             seen = values[number] + own + noise * rng.normal(size=own.shape)
             ranks[number] = np.argsort(np.argsort(-seen, axis=1), axis=1)
         return cls(space, candidates, values, ranks)

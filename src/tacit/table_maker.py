@@ -181,7 +181,6 @@ def clients_of(recipe: Recipe, data_dir: Path | None, seed: int) -> list[TorchCl
         epochs=recipe.score_epochs or recipe.epochs,
         batch=recipe.batch,
         start_seed=seed,
-        repeats=recipe.repeats,
     )
     dealt = partition(
         recipe.partition,
@@ -211,7 +210,7 @@ def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
     clients, candidates = clients_of(recipe, data_dir, task.seed), grid(recipe.grid)
     if task.kind == "local":
         some = [clients[number] for number in task.members]
-        result = _local(some, candidates)
+        result = _local(some, candidates, recipe.folds)
     else:
         dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
         configs = [candidates[number] for number in task.members]
@@ -224,11 +223,13 @@ def _do(recipe: Recipe, data_dir: Path | None, task: _Task) -> dict[str, Any]:
     }
 
 
-def _local(clients: Sequence[TorchClient], candidates: Sequence[Config]) -> dict[str, Any]:
+def _local(
+    clients: Sequence[TorchClient], candidates: Sequence[Config], folds: int
+) -> dict[str, Any]:
     measured = [
-        np.array([split.measure_many(candidates) for split in client.splits()])
+        np.array([fold.measure_many(candidates) for fold in client.folds(folds)])
         for client in clients
-    ]  # of every client (repeats, loss and accuracy, candidates)
+    ]  # of every client (folds, loss and accuracy, candidates)
     sizes = [len(client.validation) for client in clients]
     return {
         "losses": [found[:, 0].mean(axis=0).tolist() for found in measured],
@@ -236,7 +237,7 @@ def _local(clients: Sequence[TorchClient], candidates: Sequence[Config]) -> dict
             np.rint((1 - found[:, 1]) * size).sum(axis=0).astype(int).tolist()
             for found, size in zip(measured, sizes, strict=True)
         ],
-        "validation_sizes": [size * clients[0].task.repeats for size in sizes],
+        "validation_sizes": [size * folds for size in sizes],
         "training_sizes": [len(client.train_examples) for client in clients],
     }
 

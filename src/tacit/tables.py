@@ -62,8 +62,8 @@ class Recipe:
     """Local epochs for a score; 0: as many as in a round."""
     rounds: int = 5
     seeds: int = 3
-    repeats: int = 1
-    """Over how many splits of a client's examples its scores are summed."""
+    folds: int = 1
+    """Over how many parts of a client's examples, held out in turn, its scores are summed."""
 
     def __post_init__(self) -> None:
         for name, least in {
@@ -75,7 +75,7 @@ class Recipe:
             "score_epochs": 0,
             "rounds": 1,
             "seeds": 1,
-            "repeats": 1,
+            "folds": 1,
         }.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed is {least} and above")
@@ -103,7 +103,7 @@ class Recipe:
             "score_epochs": f"score{self.score_epochs}",
             "rounds": f"r{self.rounds}",
             "smallest": f"min{self.smallest}",
-            "repeats": f"rep{self.repeats}",
+            "folds": f"cv{self.folds}",
         }
         extra = [
             word for name, word in words.items() if getattr(self, name) != getattr(plain, name)
@@ -127,7 +127,7 @@ class ScoreTable:
     wrong: npt.NDArray[np.uint16]
     """(seeds, clients, candidates): validation examples that the local model got wrong."""
     validation_sizes: npt.NDArray[np.int64]
-    """(seeds, clients): how many validation examples there are, over all repeats."""
+    """(seeds, clients): how many validation examples there are, over all folds."""
     training_sizes: npt.NDArray[np.int64]
     accuracy: Floats
     """(seeds, candidates): test accuracy of the federated model."""

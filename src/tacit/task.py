@@ -35,6 +35,14 @@ class ScoresMany(Protocol):
 
 
 @runtime_checkable
+class CrossValidates(Protocol):
+    """A client that can hold out its examples in turn, so that few of them tell more."""
+
+    def cross_validate(self, configs: Sequence[Config], folds: int, /) -> FloatArray:
+        """One score a configuration, the mean over so many parts held out."""
+
+
+@runtime_checkable
 class Learner(Protocol):
     """A client that takes part in federated averaging of several models at once."""
 
@@ -138,9 +146,14 @@ def _by_rule(client: Client) -> LearnsByRule:
     return client
 
 
-def scores(client: Client, configs: Sequence[Config]) -> FloatArray:
-    """All scores of a client; a configuration that cannot be scored gets NaN."""
-    if isinstance(client, ScoresMany):
+def scores(client: Client, configs: Sequence[Config], folds: int = 1) -> FloatArray:
+    """All scores of a client; a configuration that cannot be scored gets NaN.
+
+    With several ``folds`` they are cross-validated, by a client that can.
+    """
+    if folds > 1 and isinstance(client, CrossValidates):
+        found = np.asarray(client.cross_validate(configs, folds), dtype=np.float64)
+    elif isinstance(client, ScoresMany):
         found = np.asarray(client.score_many(configs), dtype=np.float64)
     else:
         found = np.array([_score(client, config) for config in configs], dtype=np.float64)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tacit.cores import cores, import_torch, spread
-from tacit.data.examples import Examples, splits
+from tacit.data.examples import Examples, cross_validation
 from tacit.halving import LOCAL_SEARCHES, successive_halving
 from tacit.modules import draw
 from tacit.rules import Rule, built_from, train_by
@@ -98,8 +98,6 @@ class TorchTask:
             anything is said, so it costs no privacy; given-up candidates rank behind all others.
         start_seed: draws the common start; the same for all clients.
         memory_megabytes: what the stacks of candidates may take together.
-        repeats: a client's score is a mean over so many trainings, each on another split of its own
-            examples into training and validation parts: clients with few examples rank better.
     """
 
     build: Callable[..., nn.Module]
@@ -110,7 +108,6 @@ class TorchTask:
     local: str = "full"
     start_seed: int = 0
     memory_megabytes: int = 1024
-    repeats: int = 1
     _architectures: dict[tuple[Any, ...], Architecture] = field(default_factory=dict, repr=False)
     _ways: dict[tuple[Any, ...], Way] = field(default_factory=dict, repr=False)
     _trials: dict[str, float] = field(default_factory=dict, repr=False)
@@ -123,7 +120,7 @@ class TorchTask:
         ):
             if value not in allowed:
                 raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
-        for name in ("epochs", "batch", "memory_megabytes", "repeats"):
+        for name in ("epochs", "batch", "memory_megabytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed is 1 and above")
 
@@ -268,31 +265,38 @@ class TorchClient:
 
     def score_many(self, configs: Sequence[Config]) -> Floats:
         """The score of every configuration; infinite where a training diverged."""
+        return self.cross_validate(configs, folds=1)
+
+    def cross_validate(self, configs: Sequence[Config], folds: int) -> Floats:
+        """The same as means over so many trainings, each held against other examples."""
         self.task.check_all(configs)
         configs = [alone(config) for config in configs]
-        if self.task.local == "halving":
-            return np.asarray(np.mean([one.halved(configs) for one in self.splits()], axis=0))
-        measured = [split.measure_many(configs) for split in self.splits()]
-        loss, accuracy = np.mean(measured, axis=0)
-        held_out = len(self.validation) * self.task.repeats
-        return scores(loss, accuracy, held_out, self.task.metric)
+        everyone = [*self.folds(folds)]
+        metric, held_out = self.task.metric, folds * len(self.validation)
+        if self.task.local != "halving":
+            loss, accuracy = np.mean([one.measure_many(configs) for one in everyone], axis=0)
+            return scores(loss, accuracy, held_out, metric)
+        room = self.task.memory_megabytes * 2**20 // folds
+        trainings = [_Training(one, configs, room) for one in everyone]
 
-    def splits(self) -> Iterator[TorchClient]:
-        """This client, and others with the same examples split anew, as its task repeats scores."""
-        parts = splits(self.train_examples, self.validation, self.task.repeats, self.seed)
-        for number, (train, validation) in enumerate(parts):
-            yield TorchClient(self.task, train, validation, self.seed + _NEXT_SEED * number)
+        def advance(some: Indices, until: int) -> Floats:
+            measured = [training.advance(some, until) for training in trainings]
+            loss, accuracy = np.mean(measured, axis=0)
+            return scores(loss, accuracy, held_out, metric)
 
-    def halved(self, configs: Sequence[Config]) -> Floats:
-        """Scores on this split, by successive halving."""
-        training = _Training(self, configs)
         return successive_halving(
             len(configs),
             self.task.epochs,
-            training.advance,
-            training.remaining,
-            len(self.validation) if self.task.metric == "error" else None,
+            advance,
+            trainings[0].remaining,
+            held_out if metric == "error" else None,
         )
+
+    def folds(self, count: int) -> Iterator[TorchClient]:
+        """This client, and others that hold out other ones of the same examples."""
+        parts = cross_validation(self.train_examples, self.validation, count, self.seed)
+        for number, (train, validation) in enumerate(parts):
+            yield TorchClient(self.task, train, validation, self.seed + _NEXT_SEED * number)
 
     def measure_many(self, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """Validation loss and accuracy of every configuration after a full local training."""
@@ -417,17 +421,22 @@ class _Training:
 
     client: TorchClient
     configs: Sequence[Config]
+    room: int
+    """Bytes that may wait."""
     waiting: list[Part] = field(default_factory=list)
 
     def advance(self, candidates: Indices, until: int) -> Floats:
-        """Train some candidates until this epoch; the others are never asked for again."""
+        """Train some candidates until this epoch; the others are never asked for again.
+
+        Returns their validation losses and accuracies.
+        """
         task = self.client.task
         (begun,) = spread(self._regrouped, [candidates], workers=1)  # copies need no threads
         known = [part.candidates for part in begun]
         fresh = np.setdiff1d(candidates, np.concatenate(known)) if known else candidates
         parts = [*begun, *self.client.parts(self.configs, fresh, until == 1)]
 
-        room = task.memory_megabytes * 2**20
+        room = self.room
 
         def work(part: Part) -> tuple[Stack | None, Floats]:
             nonlocal room
@@ -436,16 +445,15 @@ class _Training:
             with task._lock:
                 room -= stack.bytes()
                 waits = room > 0
-            found = scores(*measured, len(self.client.validation), task.metric)
-            return stack if waits else None, found
+            return stack if waits else None, np.array(measured)
 
-        result = np.full(len(self.configs), np.inf)
+        result = np.empty((2, len(self.configs)))
         self.waiting = []
         for part, (stack, found) in self.client.spread(work, parts):
-            result[part.candidates] = found
+            result[:, part.candidates] = found
             if stack is not None:
                 self.waiting.append(replace(part, begun=stack, going_on=None))
-        return result[candidates]
+        return result[:, candidates]
 
     def remaining(self, until: int) -> Floats:
         """What share of its steps, weighted by the learning rate, each candidate has ahead."""

@@ -12,13 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.bench import ballots, ballots_figures
-from tacit.bench.ballots import METHODS, TRIED, Crowd, Setup, reached
+from tacit.bench.ballots import METHODS, PARTS, TRIED, Crowd, Setup, reached
 from tacit.bench.pieces import Workplace
 from tacit.cli import app
 from tacit.grids import GRIDS
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed
-from tacit.smoothing import places
+from tacit.privacy.planner import published_sigma
+from tacit.smoothing import SHUFFLES, places
+from tacit.strategy import Noise
 from tacit.tables import GRID, ScoreTable
 from tacit.tuners.voting import RunOff
 
@@ -46,10 +48,31 @@ def test_every_method_has_a_row_for_every_table_and_surface(result: dict[str, An
         assert keys <= set(row)
         assert 0 <= row["near_best"] <= 1
         assert 0 <= row["regret"] <= 100
-    per_table = len(METHODS) + len(TRIED)
+    per_table = len(METHODS) + len(PARTS) + len(TRIED)
     assert len(result["rows"]) == per_table + 3 * len(METHODS)
     assert {row["partition"] for row in result["harm"]} == {"iid, permuted", "made up"}
     assert "vote" in next(row for row in result["rows"] if row["method"] == "auto")
+
+
+@pytest.mark.parametrize(
+    ("method", "table"),
+    [("borda", "digits-iid-n50"), ("published, cross-validated", "digits-iid-n50-cv5")],
+)
+def test_a_vote_is_counted_among_clients_who_score_as_it_asks(
+    method: str, table: str, result: dict[str, Any]
+) -> None:
+    crowd = Crowd.of(ScoreTable.load(table), TINY.draws)
+    vote, methods = (METHODS | PARTS)[method], list(METHODS | PARTS)
+    assert vote is not None
+    noise = ballots.integer_noise(vote, GRID, BUDGET)
+    if method.startswith("published"):
+        noise = Noise(published_sigma(vote.votes, BUDGET)), Noise(0.0)
+    rng = np.random.default_rng([10, methods.index(method)])
+    picks = crowd.family().picks(vote, 50, noise, rng, SHUFFLES)
+    (row,) = (
+        row for row in result["rows"] if row["method"] == method and row["partition"] != "made up"
+    )
+    assert row["regret"] == crowd.regrets(picks).mean()
 
 
 def test_the_summary_averages_the_real_tables(result: dict[str, Any]) -> None:

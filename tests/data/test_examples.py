@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data.examples import Dataset, Examples, split_validation
+from tacit.data.examples import Dataset, Examples, cross_validation, split_validation
 
 
 def numbered(count: int) -> Examples:
@@ -37,6 +37,28 @@ def test_validation_split_is_random_and_seeded() -> None:
     ]
     assert splits[0] == splits[1]
     assert splits[0] != splits[2]
+
+
+@given(
+    count=st.integers(2, 40),
+    fraction=st.floats(0.05, 0.9),
+    folds=st.integers(1, 12),
+    seed=st.integers(0, 2**32),
+)
+def test_folds_hold_every_example_out_equally_often(
+    count: int, fraction: float, folds: int, seed: int
+) -> None:
+    own = split_validation(numbered(count), fraction, np.random.default_rng(seed))
+    found = [*cross_validation(*own, folds, seed)]
+    assert len(found) == folds
+    assert found[0] == own
+    for train, validation in found:
+        assert len(validation) == len(own[1])
+        assert sorted([*train.labels, *validation.labels]) == list(range(count))
+        for part in (train, validation):
+            assert np.array_equal(part.features[:, 0], part.labels), "rows keep their labels"
+    held_out = np.bincount(np.concatenate([b.labels for _, b in found]), minlength=count)
+    assert held_out.max() - held_out.min() <= 1
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -24,7 +24,7 @@ from tacit.result import CURIOUS_SERVER, Turnout
 from tacit.secure.protocol import TooFewClients
 from tacit.space import Config
 from tacit.task import Client, FunctionClient
-from tests.federations import likes
+from tests.federations import Careful, likes
 from tests.flower.clinics import NAME, Clinics
 from tests.flower.grids import InProcessGrid, grid_of, server_context, stage_of, vote, voters
 
@@ -55,6 +55,15 @@ def test_the_tally_is_the_sum_of_all_votes(
     votes = [ballot.answer(likes(0.4 + 0.2 * i / 5)) for i in range(5)]
     assert result.tally == tuple(np.sum(votes, axis=0))
     assert result.tally[result.candidates.index(result.config)] == max(result.tally)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("folds", [1, 4])
+def test_nodes_cross_validate_as_the_question_says(folds: int) -> None:
+    careful = Careful(lambda config: float(config["x"]))
+    nodes = grid_of([lambda _context: careful] * 5)
+    vote(nodes, search__ballot="top", search__folds=folds, **NAMED)
+    assert careful.asked == [4] * 5 * (folds > 1)
 
 
 @pytest.mark.usefixtures("at_once")

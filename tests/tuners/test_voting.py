@@ -16,7 +16,7 @@ from tacit.task import FunctionClient
 from tacit.tuners.tuner import noise_for
 from tacit.tuners.voting import RunOff, Vote
 from tacit.tuning import conclude
-from tests.federations import federation
+from tests.federations import Careful, federation
 
 SPACE = Space({"x": Float(0.0, 1.0)})
 BUDGET = Budget(2.0, 1e-5)
@@ -133,6 +133,25 @@ def test_smoothing_moves_no_ledger() -> None:
     assert before.total == after.total
 
 
+def test_both_votes_are_cross_validated_and_the_ledger_does_not_move() -> None:
+    events = []
+    for folds in (1, 4):
+        method = Vote(3, 20, run_off=RunOff(2), folds=folds)
+        clients = [Careful(loss) for _ in range(10)]
+        built = federation(
+            clients,
+            noise_for(method, SPACE, BUDGET),
+            budget=BUDGET,
+            dropout=0.0,
+            secure="plain",
+            roster=False,
+        )
+        method.tune(built, SPACE, np.random.default_rng(1))
+        assert all(client.asked == [folds] * 2 * (folds > 1) for client in clients)
+        events.append([charge.event for charge in built.ledger.charges()])
+    assert events[0] == events[1]
+
+
 def test_a_tally_without_structure_is_left_as_it_is() -> None:
     """Two favourites far from each other, and nobody wants their neighbours.
 
@@ -161,6 +180,7 @@ def test_a_tally_without_structure_is_left_as_it_is() -> None:
     [
         (lambda: RunOff(finalists=1), "finalists is 1; allowed are at least 2"),
         (lambda: RunOff(share=1.0), "share is 1.0; allowed is a number between 0 and 1"),
+        (lambda: Vote(folds=0), "folds is 0; allowed is 1 and above"),
         (lambda: Vote(ballot=cast("Any", "range")), "ballot is 'range'; allowed are top and borda"),
         (
             lambda: Vote(votes=1, candidates=4, run_off=RunOff(4)).event(SPACE, 1.0),

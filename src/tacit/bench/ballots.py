@@ -6,14 +6,18 @@ same votes exactly accounted, ballots that rank, smoothed tallies, a run-off, an
 tables; surfaces that are smooth, have a cliff or are rough are made up here, in another way than
 those that the planner looks at. Every tally is counted many times with fresh noise.
 
+Clients who cross-validate before they vote, as the planner's choice has them do, have a table of
+their own for every table. Which part of the gain is theirs is told by two more rows: the published
+vote of such clients, and the planner's choice of clients who hold one part out. On made-up surfaces
+nothing is trained, and folds make no difference.
+
 What harms is looked for as well: on tables whose candidates are permuted, so that neighbours say
 nothing of each other, and on rough surfaces, smoothing can only mislead.
 
 Two ballots that were tried and are not offered stand beside them. *Graded*: every client gives
 every candidate a grade from 0 to :data:`GRADES`, its scores stretched over that range; the worst
 pair differs by that much everywhere. *Approval*: a vote for each candidate within
-:data:`TOLERANCE` of the client's best score, at most :data:`APPROVED`. A third, scores averaged
-over several splits before voting, is ``task.repeats``, and has tables of its own.
+:data:`TOLERANCE` of the client's best score, at most :data:`APPROVED`.
 
 Noise is the integer noise that the whole budget buys, nobody drops out. It comes from a seeded
 generator, since no client is protected here.
@@ -41,7 +45,7 @@ from tacit.privacy.planner import published_sigma
 from tacit.privacy.skellam import FloatArray, IntArray
 from tacit.smoothing import SHUFFLES, Smoother, amplitudes, places
 from tacit.space import Space
-from tacit.strategy import Family, Noise, choose, describe
+from tacit.strategy import FOLDS, Family, Noise, choose, describe
 from tacit.tables import GRID, ScoreTable, shipped
 from tacit.tuners.voting import RunOff, Vote
 
@@ -60,14 +64,18 @@ METHODS: dict[str, Vote | None] = {
     "auto": None,
 }
 """``auto`` is whatever the planner chooses."""
+PARTS: dict[str, Vote | None] = {
+    "published, cross-validated": Vote(5, folds=FOLDS),
+    "auto, one fold": None,
+}
+"""On tables only."""
 TRIED = ("graded", "graded smoothed", "approval")
-SPLITS = "auto, scores of {} splits"
 GRADES, TOLERANCE, APPROVED = 5, 0.05, 10
 HARMFUL = ("smoothed", "auto")
 """What may mislead where neighbours say nothing."""
 SURFACES = ("smooth", "cliff", "rough")
 _STANDARD = re.compile(
-    r"(digits|adult|mnist|fashion-mnist)-(iid|dirichlet0\.5)-n[0-9]+(-ex[0-9]+)?(-rep[0-9]+)?"
+    r"(digits|adult|mnist|fashion-mnist)-(iid|dirichlet0\.5)-n[0-9]+(-ex[0-9]+)?"
 )
 _FORMS = 35
 """Made-up surfaces of a kind."""
@@ -136,6 +144,11 @@ class Crowd:
         return replace(self, accuracy=np.take_along_axis(self.accuracy, order, 1), losses=losses)
 
     @property
+    def clients(self) -> int:
+        """How many vote."""
+        return len(self.losses[0])
+
+    @property
     def space(self) -> Space:
         """Whose grid the candidates are."""
         return GRIDS[self.grid]
@@ -189,8 +202,7 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     for epsilon in setup.epsilons:
         budget = Budget(epsilon, DELTA)
         for name in setup.tables:
-            repeated = ScoreTable.load(name).recipe.repeats > 1
-            for permuted in (False,) if repeated else (False, True):
+            for permuted in (False, True):
                 piece = f"{name} {epsilon:g}{' permuted' * permuted}"
                 work[piece] = partial(on_table, name, budget, setup.draws, permuted)
         for kind in SURFACES:
@@ -220,22 +232,23 @@ def on_table(name: str, budget: Budget, draws: int, permuted: bool) -> list[dict
         "clients": table.recipe.clients,
         "epsilon": budget.epsilon,
     }
-    crowd = Crowd.of(table, draws)
-    if table.recipe.repeats > 1:
-        rows = counted(crowd, budget, about, {"auto": None})
-        return [row | {"method": SPLITS.format(table.recipe.repeats)} for row in rows]
+    several = ScoreTable.load(replace(table.recipe, folds=FOLDS).name)
+    crowds = {1: Crowd.of(table, draws), FOLDS: Crowd.of(several, draws)}
     if not permuted:
-        return counted(crowd, budget, about) + tried(crowd, budget, about)
+        rows = counted(crowds, budget, about, METHODS | PARTS)
+        return rows + tried(crowds[1], budget, about)
     about["partition"] += ", permuted"
-    return harm(crowd.permuted(np.random.default_rng(9)), budget, about)
+    crowds = {n: crowd.permuted(np.random.default_rng(9)) for n, crowd in crowds.items()}
+    return harm(crowds, budget, about)
 
 
 def on_surfaces(kind: str, clients: int, budget: Budget, draws: int) -> list[dict[str, Any]]:
     """All methods on made-up surfaces of a kind; on rough ones, harm too."""
     about = {"data": kind, "partition": "made up", "clients": clients, "epsilon": budget.epsilon}
     crowd = Crowd.made_up(kind, clients, draws)
-    rows = counted(crowd, budget, about)
-    return rows + (harm(crowd, budget, about) if kind == "rough" else [])
+    crowds = dict.fromkeys((1, FOLDS), crowd)
+    rows = counted(crowds, budget, about, METHODS)
+    return rows + (harm(crowds, budget, about) if kind == "rough" else [])
 
 
 def _partition(table: ScoreTable) -> str:
@@ -244,22 +257,22 @@ def _partition(table: ScoreTable) -> str:
 
 
 def counted(
-    crowd: Crowd,
+    crowds: Mapping[int, Crowd],
     budget: Budget,
     about: dict[str, Any],
-    methods: Mapping[str, Vote | None] = METHODS,
+    methods: Mapping[str, Vote | None],
 ) -> list[dict[str, Any]]:
-    """A row for every method."""
-    family, rows = crowd.family(), []
-    clients = crowd.losses.shape[1]
-    chosen = _chosen(crowd.grid, clients, budget)
+    """A row for every method; ``crowds`` are the same clients, by folds of cross-validation."""
+    families, rows = {folds: crowd.family() for folds, crowd in crowds.items()}, []
     for number, (method, fixed) in enumerate(methods.items()):
-        begin, vote = time.process_time(), fixed or chosen
+        begin = time.process_time()
+        vote = fixed or _chosen(crowds[1], budget, 1 if method in PARTS else FOLDS)
+        crowd = crowds[vote.folds]
         noise = integer_noise(vote, crowd.grid, budget)
-        if method == "published":
+        if method.startswith("published"):
             noise = Noise(published_sigma(vote.votes, budget)), Noise(0.0)
         rng = np.random.default_rng([10, number])
-        picks = family.picks(vote, clients, noise, rng, SHUFFLES)
+        picks = families[vote.folds].picks(vote, crowd.clients, noise, rng, SHUFFLES)
         row = _row(crowd, picks, about | {"method": method}, begin)
         rows.append(row | ({"vote": describe(vote)} if fixed is None else {}))
     return rows
@@ -285,25 +298,33 @@ def _row(crowd: Crowd, picks: IntArray, about: dict[str, Any], begin: float) -> 
     }
 
 
+def _chosen(crowd: Crowd, budget: Budget, folds: int) -> Vote:
+    return _choice(crowd.grid, crowd.clients, budget, folds)
+
+
 @cache
-def _chosen(grid: str, clients: int, budget: Budget) -> Vote:
+def _choice(grid: str, clients: int, budget: Budget, folds: int) -> Vote:
     everybody = Participation(clients, dropout=0.0)
-    return choose(GRIDS[grid], everybody, budget, candidates=10**6, sampling="grid").vote
+    return choose(
+        GRIDS[grid], everybody, budget, candidates=10**6, sampling="grid", folds=folds
+    ).vote
 
 
-def harm(crowd: Crowd, budget: Budget, about: dict[str, Any]) -> list[dict[str, Any]]:
+def harm(
+    crowds: Mapping[int, Crowd], budget: Budget, about: dict[str, Any]
+) -> list[dict[str, Any]]:
     """How much worse than the largest entry of the same ballots' plain tally, in points."""
-    family, rows = crowd.family(), []
-    clients = crowd.losses.shape[1]
+    rows = []
     for method in HARMFUL:
         begin = time.process_time()
-        vote = METHODS[method] or _chosen(crowd.grid, clients, budget)
-        plain = replace(vote, smooth=False, run_off=None)
+        vote = METHODS[method] or _chosen(crowds[1], budget, FOLDS)
+        crowd = crowds[vote.folds]
+        family, plain = crowd.family(), replace(vote, smooth=False, run_off=None)
         bold, careful = (
             crowd.regrets(
                 family.picks(
                     each,
-                    clients,
+                    crowd.clients,
                     integer_noise(each, crowd.grid, budget),
                     np.random.default_rng(12),
                     SHUFFLES,
@@ -385,8 +406,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ``needs`` tells which epsilon makes the planner's choice as good as the published vote at the
     largest one.
     """
-    everywhere = {*METHODS, *TRIED}
-    real = [r for r in rows if r["partition"] != "made up" and r["method"] in everywhere]
+    real = [row for row in rows if row["partition"] != "made up"]
     epsilons = sorted({row["epsilon"] for row in real})
     found: dict[str, Any] = {"epsilons": epsilons, "groups": {}}
     groups = {"at least 50": range(50, 10**6), **{str(n): (n,) for n in CLIENTS}}

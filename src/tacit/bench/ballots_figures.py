@@ -18,6 +18,8 @@ NAMES = {
     "smoothed": "Borda, smoothed",
     "two-stage": "Borda, run-off",
     "auto": "auto",
+    "published, cross-validated": "as published, cross-validated",
+    "auto, one fold": "auto, not cross-validated",
 }
 _COLOURS = {
     "published": GREY,
@@ -26,7 +28,10 @@ _COLOURS = {
     "smoothed": COLOURS[2],
     "two-stage": COLOURS[1],
     "auto": COLOURS[0],
+    "published, cross-validated": GREY,
+    "auto, one fold": COLOURS[0],
 }
+_DASHED = ("published, cross-validated", "auto, one fold")
 _BAR = {"thickness": 1}
 
 
@@ -87,6 +92,7 @@ def averages(result: Mapping[str, Any]) -> Figure:
                 line={
                     "color": _COLOURS[method],
                     "width": 3 if method in ("published", "auto") else 1.5,
+                    "dash": "dash" if method in _DASHED else "solid",
                 },
                 row=1,
                 col=column,

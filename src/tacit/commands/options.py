@@ -178,10 +178,10 @@ Epochs = Annotated[
 Rounds = Annotated[
     int, typer.Option(parser=whole, metavar="N", help="Rounds of federated averaging.")
 ]
-Repeats = Annotated[
+Folds = Annotated[
     int,
     typer.Option(
-        parser=whole, metavar="N", help="Splits that a client's scores are averaged over."
+        parser=whole, metavar="N", help="Folds of cross-validation for a client's scores."
     ),
 ]
 Seeds = Annotated[int, typer.Option(parser=whole, metavar="N", help="How many training seeds.")]

@@ -21,12 +21,12 @@ from tacit.commands.options import (
     DataName,
     Epochs,
     ExampleCount,
+    Folds,
     GridName,
     NetworkName,
     Noise,
     PartitionName,
     Percent,
-    Repeats,
     Rounds,
     Seeds,
     Similarity,
@@ -61,7 +61,7 @@ def make_(
     epochs: Epochs = 5,
     rounds: Rounds = 5,
     seeds: Seeds = 3,
-    repeats: Repeats = 1,
+    folds: Folds = 1,
     data_dir: DataDir = None,
     out: Folder = FOLDER,
     as_json: AsJson = False,
@@ -87,7 +87,7 @@ def make_(
         epochs=epochs,
         rounds=rounds,
         seeds=seeds,
-        repeats=repeats,
+        folds=folds,
     )
     table = make_table(recipe, data_dir, out)
     path = out / f"{recipe.name}.npz"

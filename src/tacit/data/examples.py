@@ -129,23 +129,31 @@ def split_validation(
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
 
 
-def splits(
-    train: Examples, validation: Examples, repeats: int, seed: int
+def cross_validation(
+    train: Examples, validation: Examples, folds: int, seed: int
 ) -> Iterator[tuple[Examples, Examples]]:
-    """A client's two parts as they are, and dealt anew in the same sizes, so many times in all.
+    """A client's two parts as they are, then with other examples in the place of the validation's.
+
+    The examples stand in a circle, those of the validation part first and the others in an order
+    drawn with the seed; every fold holds out the next so many. With a fifth for validation, five
+    folds hold every example out once; more go around again.
 
     >>> one, other = (Examples(np.eye(k, dtype=np.float32)[:, :2], np.arange(k)) for k in (6, 2))
-    >>> [(len(a), len(b)) for a, b in splits(one, other, 3, seed=1)]
+    >>> [(len(a), len(b)) for a, b in cross_validation(one, other, 3, seed=1)]
     [(6, 2), (6, 2), (6, 2)]
     """
+    if folds < 1:
+        raise ValueError(f"folds is {folds}; allowed is 1 and above")
     yield train, validation
+    if folds == 1:
+        return
     both = Examples(
-        np.concatenate([train.features, validation.features]),
-        np.concatenate([train.labels, validation.labels]),
+        np.concatenate([validation.features, train.features]),
+        np.concatenate([validation.labels, train.labels]),
     )
-    for number in range(1, repeats):
-        order = np.random.default_rng((seed, number)).permutation(len(both))
-        yield (
-            both.take(np.sort(order[len(validation) :])),
-            both.take(np.sort(order[: len(validation)])),
-        )
+    held_out = len(validation)
+    shuffled = np.random.default_rng(seed).permutation(len(train))
+    circle = np.concatenate([np.arange(held_out), held_out + shuffled])
+    for number in range(1, folds):
+        turned = np.roll(circle, -number * held_out)
+        yield both.take(np.sort(turned[held_out:])), both.take(np.sort(turned[:held_out]))

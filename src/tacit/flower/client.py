@@ -185,6 +185,9 @@ class _Lazy:
     def score_many(self, configs: Sequence[Config]) -> FloatArray:
         return scores(self.made, configs)
 
+    def cross_validate(self, configs: Sequence[Config], folds: int) -> FloatArray:
+        return scores(self.made, configs, folds)
+
     def train_many(
         self, configs: Sequence[Config], weights: Weights, epochs: int, round_number: int
     ) -> Weights:

@@ -9,10 +9,11 @@ are hidden.
 
 Beyond the paper, at the same epsilon and delta, each a choice of its own: ballots that rank
 (``borda``); a tally smoothed over the space (:mod:`tacit.smoothing`); and a run-off, where a share
-of the budget is kept for a second vote among few (:mod:`tacit.deciding`). *Proof.* Both votes are
-held in any case, with noise that is fixed before the first; only who the finalists are depends on
-the first tally, and the worst pair of a ballot does not. So they compose as :meth:`Vote.event` has
-it.
+of the budget is kept for a second vote among few (:mod:`tacit.deciding`); and losses that clients
+cross-validate before they vote. *Proof.* Both votes are held in any case, with noise that is fixed
+before the first; only who the finalists are depends on the first tally, and the worst pair of a
+ballot does not, nor does it depend on how a client finds its losses. So they compose as
+:meth:`Vote.event` has it.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Vote:
         ballot: ``top``, as published, or ``borda``.
         smooth: whether the tally is smoothed over the space.
         run_off: a second vote, or none.
+        folds: over how many parts of its examples, each held out in turn, a client's losses are
+            means, if it can do that; 1, as published: one part is held out.
     """
 
     votes: int = 5
@@ -79,16 +82,19 @@ class Vote:
     ballot: Literal["top", "borda"] = "top"
     smooth: bool = False
     run_off: RunOff | None = None
+    folds: int = 1
     name = "vote"
 
     def __post_init__(self) -> None:
         if self.ballot not in BALLOTS:
             raise ValueError(f"ballot is {self.ballot!r}; allowed are {' and '.join(BALLOTS)}")
+        if self.folds < 1:
+            raise ValueError(f"folds is {self.folds}; allowed is 1 and above")
 
     @property
     def plain(self) -> bool:
         """Whether it is the published vote: one vote for each of some, and the most votes win."""
-        return (self.ballot, self.smooth, self.run_off) == ("top", False, None)
+        return (self.ballot, self.smooth, self.run_off, self.folds) == ("top", False, None, 1)
 
     def event(self, space: Space, variance: float) -> Event:
         count = space.count(self.candidates, self.sampling)
@@ -102,7 +108,7 @@ class Vote:
         first, final = self._bounds(len(candidates))
         if final is not None:
             federation.check(self.event(space, federation.variance))
-        ballot = Ballot(candidates, self.votes, self.ballot, first.unit)
+        ballot = Ballot(candidates, self.votes, self.ballot, first.unit, self.folds)
         opened = federation.sum(ballot, label="vote")
         tally = opened.value + rng.random(len(candidates)) / 2  # ties by lot
         smoothed = self._smoothed(space, candidates, opened, rng)
@@ -111,7 +117,8 @@ class Vote:
             config = candidates[winner(tally, smoothed)]
             return Outcome(config, candidates, tally=counts, note=_note(smoothed))
         few = tuple(candidates[place] for place in finalists(tally, smoothed, final.candidates))
-        last = federation.sum(Ballot(few, final.votes, "top", final.unit), label="run-off")
+        ballot = Ballot(few, final.votes, "top", final.unit, self.folds)
+        last = federation.sum(ballot, label="run-off")
         second = last.value + rng.random(len(few)) / 2
         return Outcome(
             few[final_winner(second, last.variance, tally, smoothed)],
