@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pkgutil
 import re
@@ -461,6 +462,28 @@ def test_numbers_of_the_ballots_are_recorded() -> None:
             most = means[1] if several else means[1] / 3
             verdict = "reached" if means[0] <= most else "not reached"
             assert f"| {verdict}: {means[0]:.1f} {told} {means[1]:.1f}" in page
+    flat = " ".join(page.split())
+    half = recorded["summary"]["epsilons"].index(0.5)
+    methods = ("published", "published, cross-validated", "auto, one fold", "auto")
+    curves = groups["at least 50"]["curves"]
+    pub, careful, alone, both = (f"{curves[method][half]['regret']:.1f}" for method in methods)
+    assert f"the published vote loses {pub} points" in flat
+    assert f"cross-validate, it loses {careful}; if" in flat
+    assert f"but the vote changes, {alone}; with both, {both}." in flat
+    real = [row for row in rows if row["partition"] != "made up"]
+    gains = [
+        (one["regret"] - other["regret"], math.hypot(one["se"], other["se"]))
+        for one in real
+        for other in real
+        if (one["method"], other["method"]) == ("auto", "auto, one fold")
+        and all(one[key] == other[key] for key in ("data", "partition", "clients", "epsilon"))
+    ]
+    helped = sum(gain < 0 for gain, _ in gains)
+    assert (
+        f"Of the {len(gains)} settings of all tables, cross-validation helps auto in {helped};"
+        in flat
+    )
+    assert "surely: {:+.1f} ± {:.1f} (".format(*max(gains)) in flat
     smoothed, auto = harm["smoothed"], harm["auto"]
     assert f"average: {smoothed['mean']:+.2f} ± {smoothed['se']:.2f}" in page
     assert smoothed["mean"] + 2 * smoothed["se"] < 1

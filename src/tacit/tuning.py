@@ -84,7 +84,7 @@ def tune(
     (see :func:`tacit.privacy.ledger.ledger_path`), and a call beyond its budget is refused.
 
     >>> from tacit.space import Float
-    >>> tastes = np.linspace(0.4, 0.6, 40)
+    >>> tastes = np.linspace(0.4, 0.6, 80)
     >>> clients = [lambda config, taste=taste: (config["x"] - taste) ** 2 for taste in tastes]
     >>> result = tune(clients, {"x": Float(0.0, 1.0)}, seed=1)
     >>> bool(0.2 < result.config["x"] < 0.8), result.privacy.epsilon <= 1.0

@@ -61,7 +61,7 @@ def test_every_method_has_a_row_for_every_table_and_surface(result: dict[str, An
 def test_a_vote_is_counted_among_clients_who_score_as_it_asks(
     method: str, table: str, result: dict[str, Any]
 ) -> None:
-    crowd = Crowd.of(ScoreTable.load(table), TINY.draws)
+    crowd = Crowd.of(ScoreTable.load("digits-iid-n50"), TINY.draws, ScoreTable.load(table))
     vote, methods = (METHODS | PARTS)[method], list(METHODS | PARTS)
     assert vote is not None
     noise = ballots.integer_noise(vote, GRID, BUDGET)

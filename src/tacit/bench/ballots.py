@@ -117,9 +117,13 @@ class Crowd:
     """(votes, clients, candidates)"""
 
     @classmethod
-    def of(cls, table: ScoreTable, draws: int) -> Crowd:
-        """A table's seeds in turn; a candidate's accuracy is its mean over all seeds."""
-        losses = np.array([table.scores(seed) for seed in range(len(table.accuracy))])
+    def of(cls, table: ScoreTable, draws: int, voters: ScoreTable | None = None) -> Crowd:
+        """A table's seeds in turn; a candidate's accuracy is its mean over all seeds.
+
+        ``voters``: the same clients, who score in another way.
+        """
+        voters = voters or table
+        losses = np.array([voters.scores(seed) for seed in range(len(voters.losses))])
         turns = np.arange(draws) % len(losses)
         accuracy = np.broadcast_to(table.accuracy.mean(axis=0), (draws, len(table.candidates)))
         return cls(table.recipe.grid, accuracy, losses[turns])
@@ -232,8 +236,8 @@ def on_table(name: str, budget: Budget, draws: int, permuted: bool) -> list[dict
         "clients": table.recipe.clients,
         "epsilon": budget.epsilon,
     }
-    several = ScoreTable.load(replace(table.recipe, folds=FOLDS).name)
-    crowds = {1: Crowd.of(table, draws), FOLDS: Crowd.of(several, draws)}
+    careful = ScoreTable.load(replace(table.recipe, folds=FOLDS).name)
+    crowds = {1: Crowd.of(table, draws), FOLDS: Crowd.of(table, draws, careful)}
     if not permuted:
         rows = counted(crowds, budget, about, METHODS | PARTS)
         return rows + tried(crowds[1], budget, about)
