@@ -100,6 +100,9 @@ def test_who_can_cross_validate_does_and_the_others_score() -> None:
     simple = FunctionClient(lambda config: float(config["x"]))
     assert many.answer(simple).argmax() == 0
     assert one.bound == many.bound
+    endless = msgspec.msgpack.encode(many).replace(b"folds\x03", b"folds\xcd\xff\xff")
+    with pytest.raises(msgspec.ValidationError, match="folds is 65535; allowed is 1 to 100"):
+        msgspec.msgpack.decode(endless, type=Ballot)
 
 
 def test_what_cannot_score_is_no_client() -> None:

@@ -27,7 +27,7 @@ from tacit.privacy.accounting import (
 )
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.selection import SHAPES
-from tacit.query import BALLOTS, BORDA, TOP
+from tacit.query import BALLOTS, BORDA, MOST_FOLDS, TOP
 from tacit.rules import ARCHITECTURE_HYPERPARAMETERS
 from tacit.settings import (
     changed_table,
@@ -98,7 +98,7 @@ class Search:
     smooth: bool = flag(False)
     finalists: int = whole(0, 0, 1_000_000)
     final_share: float = number(0.2, 0.01, 0.9)
-    folds: int = whole(0, 0, 100)
+    folds: int = whole(0, 0, MOST_FOLDS)
     local: str = one_of("full", LOCAL_SEARCHES)
     mode: str = one_of("dp", ALL_MODES)
     strategy: str = one_of("dbscan", STRATEGIES)

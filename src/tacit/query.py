@@ -54,6 +54,8 @@ class SumQuery(Protocol):
 TOP: Final = "top"
 BORDA: Final = "borda"
 BALLOTS = (TOP, BORDA)
+MOST_FOLDS = 100
+"""So that no question keeps clients training for ever."""
 
 
 class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
@@ -73,6 +75,10 @@ class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
     kind: Literal["top", "borda"] = "top"
     unit: int = 1
     folds: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.folds <= MOST_FOLDS:
+            raise ValueError(f"folds is {self.folds}; allowed is 1 to {MOST_FOLDS}")
 
     @property
     def bound(self) -> TopVotes | BordaVotes:

@@ -180,7 +180,7 @@ def test_a_tally_without_structure_is_left_as_it_is() -> None:
     [
         (lambda: RunOff(finalists=1), "finalists is 1; allowed are at least 2"),
         (lambda: RunOff(share=1.0), "share is 1.0; allowed is a number between 0 and 1"),
-        (lambda: Vote(folds=0), "folds is 0; allowed is 1 and above"),
+        (lambda: Vote(folds=0), "folds is 0; allowed is 1 to 100"),
         (lambda: Vote(ballot=cast("Any", "range")), "ballot is 'range'; allowed are top and borda"),
         (
             lambda: Vote(votes=1, candidates=4, run_off=RunOff(4)).event(SPACE, 1.0),

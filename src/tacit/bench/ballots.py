@@ -206,8 +206,9 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     for epsilon in setup.epsilons:
         budget = Budget(epsilon, DELTA)
         for name in setup.tables:
+            seeds = "+".join(str(table.recipe.seeds) for table in _pair(name))
             for permuted in (False, True):
-                piece = f"{name} {epsilon:g}{' permuted' * permuted}"
+                piece = f"{name}, seeds {seeds}, {epsilon:g}{' permuted' * permuted}"
                 work[piece] = partial(on_table, name, budget, setup.draws, permuted)
         for kind in SURFACES:
             for clients in setup.clients:
@@ -229,14 +230,13 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
 
 def on_table(name: str, budget: Budget, draws: int, permuted: bool) -> list[dict[str, Any]]:
     """All methods on one table; on a permuted one, what smoothing and run-offs harm."""
-    table = ScoreTable.load(name)
+    table, careful = _pair(name)
     about: dict[str, Any] = {
         "data": table.recipe.data,
         "partition": _partition(table),
         "clients": table.recipe.clients,
         "epsilon": budget.epsilon,
     }
-    careful = ScoreTable.load(replace(table.recipe, folds=FOLDS).name)
     crowds = {1: Crowd.of(table, draws), FOLDS: Crowd.of(table, draws, careful)}
     if not permuted:
         rows = counted(crowds, budget, about, METHODS | PARTS)
@@ -253,6 +253,12 @@ def on_surfaces(kind: str, clients: int, budget: Budget, draws: int) -> list[dic
     crowds = dict.fromkeys((1, FOLDS), crowd)
     rows = counted(crowds, budget, about, METHODS)
     return rows + (harm(crowds, budget, about) if kind == "rough" else [])
+
+
+def _pair(name: str) -> tuple[ScoreTable, ScoreTable]:
+    """A table, and that of the same clients who cross-validate."""
+    table = ScoreTable.load(name)
+    return table, ScoreTable.load(replace(table.recipe, folds=FOLDS).name)
 
 
 def _partition(table: ScoreTable) -> str:

@@ -29,7 +29,7 @@ from tacit.deciding import LEVEL, final_winner, finalists, winner
 from tacit.federation import Federation, Sum
 from tacit.privacy.bounds import BordaVotes, TopVotes
 from tacit.privacy.events import Composed, Event
-from tacit.query import BALLOTS, Ballot
+from tacit.query import BALLOTS, MOST_FOLDS, Ballot
 from tacit.smoothing import MOST_CANDIDATES, Smoothed, Smoother, amplitudes
 from tacit.space import Config, Space
 from tacit.tuners.tuner import Counts, Outcome
@@ -88,8 +88,8 @@ class Vote:
     def __post_init__(self) -> None:
         if self.ballot not in BALLOTS:
             raise ValueError(f"ballot is {self.ballot!r}; allowed are {' and '.join(BALLOTS)}")
-        if self.folds < 1:
-            raise ValueError(f"folds is {self.folds}; allowed is 1 and above")
+        if not 1 <= self.folds <= MOST_FOLDS:
+            raise ValueError(f"folds is {self.folds}; allowed is 1 to {MOST_FOLDS}")
 
     @property
     def plain(self) -> bool:
