@@ -69,7 +69,7 @@ class Strategy:
             f"On {SURFACES} made-up surfaces, a sixth of them rough, {describe(self.vote)} lose "
             f"{self.loss:.1%} of the range between the worst candidate and the best, and "
             f"plain votes as published {self.published:.1%}. Chosen from the number of "
-            "clients and candidates and the budget alone, so it costs nothing."
+            "clients and candidates and the budget alone, so choosing costs no privacy."
         )
 
     @property
