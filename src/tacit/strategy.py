@@ -19,7 +19,7 @@ here looks at data, so choosing costs no privacy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -162,6 +162,7 @@ class Family:
     """(surfaces, candidates): how good every candidate is, from 0 to 1."""
     ranks: IntArray
     """(surfaces, clients, candidates): 0 for a client's best."""
+    _smoothers: dict[int, Smoother] = field(default_factory=dict, repr=False)
 
     @classmethod
     def drawn(
@@ -218,7 +219,7 @@ class Family:
         smoothed: list[Smoothed | None] = [None] * len(tallies)
         if vote.smooth:
             spread = amplitudes(float(weights.sum()) * clients, len(self.candidates))
-            smoother = Smoother.of(self.space, self.candidates, vote.votes)
+            smoother = self._smoother(vote.votes)
             smoothed = [*smoother.read(tallies, noise[0].deviation ** 2, spread, rng, shuffles)]
         picks = np.empty(len(tallies), np.int64)
         for number, (tally, seen) in enumerate(zip(tallies, smoothed, strict=True)):
@@ -231,6 +232,12 @@ class Family:
             counts = counts + noise[1].drawn(counts.shape, rng)
             picks[number] = few[final_winner(counts, noise[1].deviation ** 2, tally, seen)]
         return picks
+
+    def _smoother(self, votes: int) -> Smoother:
+        """Made once: eigenvalues take most of the time."""
+        if votes not in self._smoothers:
+            self._smoothers[votes] = Smoother.of(self.space, self.candidates, votes)
+        return self._smoothers[votes]
 
     def _tallies(self, weights: FloatArray, clients: int) -> FloatArray:
         """Votes of all clients; where there are more than were drawn, each stands for several."""

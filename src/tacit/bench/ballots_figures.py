@@ -104,8 +104,8 @@ def averages(result: Mapping[str, Any]) -> Figure:
                 x=math.log10(need),
                 y=goal,
                 text=f"published needs ε = {epsilons[-1]:g},<br>auto needs ε = {need:.2f}",
-                ax=40,
-                ay=-70,
+                ax=55,
+                ay=-130,
                 row=1,
                 col=column,
             )
