@@ -102,7 +102,10 @@ def notes(result: Data) -> list[str]:
         "Seconds are those of this simulation, in which all clients compute in turn; bytes, "
         "exchanges and seconds include the training with the choice."
     )
-    of_table = "Accuracies are those of the score table: nothing was trained here."
+    of_table = (
+        "Scores and accuracies are those of the score table: nothing was trained here, or "
+        "cross-validated."
+    )
     told.append(of_table if result["compare"] == "table" else seconds)
     if runs > 1:
         told.append(f"Means over {runs} runs, ± the standard error of the mean.")
