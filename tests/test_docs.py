@@ -485,6 +485,19 @@ def test_numbers_of_the_ballots_are_recorded() -> None:
     assert f"in {helped} and clearly harms in {harmed}, most clearly" in flat
     gain, se = max((each for each in gains if each[1]), key=lambda each: each[0] / each[1])
     assert f": {gain:+.1f} ± {se:.1f}. There," in flat
+    usual = [
+        np.mean(
+            [
+                row["regret"]
+                for row in real
+                if (row["method"], row["epsilon"]) == (method, epsilon)
+                and row["clients"] >= 50
+                and (row["data"], row["clients"]) != ("digits", 250)
+            ]
+        )
+        for method, epsilon in (("auto", 0.5), ("published", 1.0))
+    ]
+    assert f"auto loses {usual[0]:.1f} points at ε = 0.5 and published {usual[1]:.1f} at" in flat
     smoothed, auto = harm["smoothed"], harm["auto"]
     assert f"average: {smoothed['mean']:+.2f} ± {smoothed['se']:.2f}" in page
     assert smoothed["mean"] + 2 * smoothed["se"] < 1

@@ -75,7 +75,7 @@ HARMFUL = ("smoothed", "auto")
 """What may mislead where neighbours say nothing."""
 SURFACES = ("smooth", "cliff", "rough")
 _STANDARD = re.compile(
-    r"(digits|adult|mnist|fashion-mnist)-(iid|dirichlet0\.5)-n[0-9]+(-ex[0-9]+)?"
+    r"(digits|adult|mnist|fashion-mnist)-(iid|dirichlet0\.5)-n[0-9]+(-ex[0-9]+)?(-min5)?"
 )
 _FORMS = 35
 """Made-up surfaces of a kind."""
