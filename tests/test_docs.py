@@ -463,6 +463,7 @@ def test_numbers_of_the_ballots_are_recorded() -> None:
             verdict = "reached" if means[0] <= most else "not reached"
             assert f"| {verdict}: {means[0]:.1f} {told} {means[1]:.1f}" in page
     flat = " ".join(page.split())
+    assert f"; auto needs ε = {groups['at least 50']['needs']['auto']:.2f} |" in page
     half = recorded["summary"]["epsilons"].index(0.5)
     methods = ("published", "published, cross-validated", "auto, one fold", "auto")
     curves = groups["at least 50"]["curves"]

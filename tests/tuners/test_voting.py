@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import BordaVotes, TopVotes
 from tacit.privacy.events import Composed, SkellamRelease
 from tacit.query import Ballot
 from tacit.result import Result
 from tacit.space import Config, Float, Space
-from tacit.task import FunctionClient
+from tacit.task import Client, FunctionClient
 from tacit.tuners.tuner import noise_for
 from tacit.tuners.voting import RunOff, Vote
 from tacit.tuning import conclude
@@ -26,16 +28,20 @@ def loss(config: Config) -> float:
     return abs(float(config["x"]) - 0.4)
 
 
-def tuned(method: Vote, clients: int = 40, **more: Any) -> tuple[Any, Any]:
-    built = federation(
-        [FunctionClient(loss) for _ in range(clients)],
-        noise_for(method, SPACE, BUDGET),
+def voters(method: Vote, clients: Sequence[Client], share: float = 1.0) -> Federation:
+    """A federation with noise for the whole budget, or for a share of the variance it needs."""
+    return federation(
+        clients,
+        share * noise_for(method, SPACE, BUDGET),
         budget=BUDGET,
         dropout=0.0,
         secure="plain",
         roster=False,
-        **more,
     )
+
+
+def tuned(method: Vote, clients: int = 40) -> tuple[Any, Any]:
+    built = voters(method, [FunctionClient(loss) for _ in range(clients)])
     return method.tune(built, SPACE, np.random.default_rng(1)), built
 
 
@@ -102,14 +108,7 @@ def test_the_run_off_is_held_even_where_both_tallies_agree() -> None:
 
 def test_nothing_is_asked_if_the_run_off_could_not_be_paid() -> None:
     method = Vote(votes=3, candidates=30, run_off=RunOff())
-    built = federation(
-        [FunctionClient(loss) for _ in range(10)],
-        noise_for(method, SPACE, BUDGET) / 2,
-        budget=BUDGET,
-        dropout=0.0,
-        secure="plain",
-        roster=False,
-    )
+    built = voters(method, [FunctionClient(loss) for _ in range(10)], share=0.5)
     with pytest.raises(Exception, match="would bring epsilon to"):
         method.tune(built, SPACE, np.random.default_rng(1))
     assert not built.ledger.charges()
@@ -138,14 +137,7 @@ def test_both_votes_are_cross_validated_and_the_ledger_does_not_move() -> None:
     for folds in (1, 4):
         method = Vote(3, 20, run_off=RunOff(2), folds=folds)
         clients = [Careful(loss) for _ in range(10)]
-        built = federation(
-            clients,
-            noise_for(method, SPACE, BUDGET),
-            budget=BUDGET,
-            dropout=0.0,
-            secure="plain",
-            roster=False,
-        )
+        built = voters(method, clients)
         method.tune(built, SPACE, np.random.default_rng(1))
         assert all(client.asked == [folds] * 2 * (folds > 1) for client in clients)
         events.append([charge.event for charge in built.ledger.charges()])
@@ -162,14 +154,7 @@ def test_a_tally_without_structure_is_left_as_it_is() -> None:
         return min(abs(float(config["x"]) - 0.2), abs(float(config["x"]) - 0.8))
 
     method = Vote(votes=2, candidates=40, smooth=True)
-    built = federation(
-        [FunctionClient(taste) for _ in range(200)],
-        noise_for(method, SPACE, BUDGET),
-        budget=BUDGET,
-        dropout=0.0,
-        secure="plain",
-        roster=False,
-    )
+    built = voters(method, [FunctionClient(taste) for _ in range(200)])
     outcome = method.tune(built, SPACE, np.random.default_rng(2))
     assert outcome.note.startswith("the plain tally decided")
     assert taste(outcome.config) <= sorted(map(taste, outcome.candidates))[1]
