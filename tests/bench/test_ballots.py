@@ -25,7 +25,9 @@ from tacit.tables import GRID, ScoreTable
 from tacit.tuners.voting import RunOff
 
 BUDGET = Budget(1.0, 1e-5)
-TINY = Setup(("digits-iid-n50",), (20,), (1.0,), draws=12)
+TINY = Setup(
+    ("digits-iid-n50",), (20,), (1.0,), draws=12, exactness={"smoothed": 4.0, "auto": 16.0}
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,54 @@ def test_figures_have_a_line_for_every_method(result: dict[str, Any]) -> None:
     drawn = [trace for trace in tables.data if trace.x]
     assert len(drawn) == 2 * 4  # a table and three kinds of surface, published and auto
     assert [trace.name for trace in harm.data] == ["Borda, smoothed", "auto"]
+
+
+def test_harm_is_drawn_until_its_error_is_small(result: dict[str, Any]) -> None:
+    for row in result["harm"]:
+        assert row["se"] <= TINY.exactness[row["method"]]
+        assert row["draws"] % TINY.draws == 0
+
+
+def test_harm_is_what_a_vote_loses_beyond_the_plain_tally_of_the_same_noise() -> None:
+    """By hand, of as many batches as the error asks for."""
+    vote, plain = replace(ballots.RANKED, smooth=True), ballots.RANKED
+    noise = ballots.integer_noise(plain, GRID, BUDGET)
+    crowds = [Crowd.made_up("rough", 20, 40, batch) for batch in range(60)]
+    asked: list[int] = []
+
+    def crowd(folds: int, batch: int) -> Crowd:
+        assert folds == 1
+        asked.append(batch)
+        return crowds[batch]
+
+    (row,) = ballots.harm(crowd, BUDGET, {"clients": 20}, {"smoothed": 0.6})
+    assert asked == list(range(len(asked)))
+    assert len(asked) > 1
+    assert row["draws"] == 40 * len(asked)
+    more = np.concatenate(
+        [
+            np.subtract(
+                *(
+                    crowds[batch].regrets(
+                        crowds[batch]
+                        .family()
+                        .picks(each, 20, noise, np.random.default_rng([12, batch]), SHUFFLES)
+                    )
+                    for each in (vote, plain)
+                )
+            )
+            for batch in asked
+        ]
+    )
+    assert row["harm"] == pytest.approx(more.mean())
+    assert row["se"] == pytest.approx(more.std(ddof=1) / np.sqrt(len(more)))
+    before = more[:-40]
+    assert before.std(ddof=1) / np.sqrt(len(before)) > 0.6 >= row["se"]
+
+
+def test_batches_of_made_up_surfaces_are_strangers() -> None:
+    first, second = (Crowd.made_up("rough", 5, 35, batch).accuracy for batch in (0, 1))
+    assert not (first[:, None] == second[None]).all(axis=2).any()
 
 
 def test_permuting_keeps_every_candidates_own_row_and_column() -> None:

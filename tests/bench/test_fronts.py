@@ -64,7 +64,7 @@ def test_settings_trained_at_once_are_those_trained_alone(data: Path) -> None:
 
 
 def test_what_proposing_takes_grows_with_the_points() -> None:
-    found = pareto.overhead(replace(TINY, proposals=3))
+    found = pareto.overhead(replace(TINY, proposals=3, privacy_calls=1))
     assert set(found) == {"nehvi", "hvpoi", "privacy_call", "seconds"}
     assert list(found["nehvi"]["after"]) == ["3"]
     assert set(found["privacy_call"]) == {"fixed", "poisson"}

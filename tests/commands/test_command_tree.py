@@ -146,7 +146,9 @@ def test_an_error_that_nobody_expected_is_not_hidden(monkeypatch: pytest.MonkeyP
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130(tmp_path: Path) -> None:
-    code = "from tacit.cli import main; main()"
+    # Whoever was started in the background by a shell, as this test may be, ignores the signal.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; from tacit.cli import main; main()"
     small = (part for change in TINY for part in ("--set", change))
     slow = ("--set", "search.ballot=published", "--set", "task.train_rounds=1000")
     command = [sys.executable, "-c", code, "tune", *small, *slow, "--out", str(tmp_path / "run")]

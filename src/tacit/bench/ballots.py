@@ -12,7 +12,9 @@ vote of such clients, and the planner's choice of clients who hold one part out.
 nothing is trained, and folds make no difference.
 
 What harms is looked for as well: on tables whose candidates are permuted, so that neighbours say
-nothing of each other, and on rough surfaces, smoothing can only mislead.
+nothing of each other, and on rough surfaces, smoothing can only mislead. A difference of a point is
+small beside what one draw of noise makes, so every such place is drawn until its standard error is
+as small as :attr:`Setup.exactness` asks.
 
 Two ballots that were tried and are not offered stand beside them. *Graded*: every client gives
 every candidate a grade from 0 to :data:`GRADES`, its scores stretched over that range; the worst
@@ -25,6 +27,7 @@ generator, since no client is protected here.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -71,8 +74,6 @@ PARTS: dict[str, Vote | None] = {
 """On tables only."""
 TRIED = ("graded", "graded smoothed", "approval")
 GRADES, TOLERANCE, APPROVED = 5, 0.05, 10
-HARMFUL = ("smoothed", "auto")
-"""What may mislead where neighbours say nothing."""
 SURFACES = ("smooth", "cliff", "rough")
 _STANDARD = re.compile(
     r"(digits|adult|mnist|fashion-mnist)-(iid|dirichlet0\.5)-n[0-9]+(-ex[0-9]+)?(-min5)?"
@@ -92,6 +93,9 @@ class Setup:
     """Of made-up surfaces."""
     epsilons: tuple[float, ...] = EPSILONS
     draws: int = 210
+    exactness: Mapping[str, float] = field(default_factory=lambda: {"smoothed": 0.2, "auto": 1.0})
+    """What may mislead where neighbours say nothing, and up to which standard error, in points,
+    its harm is drawn, :attr:`draws` at a time."""
 
 
 def standard_tables() -> tuple[str, ...]:
@@ -103,7 +107,13 @@ def standard_tables() -> tuple[str, ...]:
     return tuple(name for name in shipped() if _STANDARD.fullmatch(name))
 
 
-QUICK = Setup(("digits-iid-n50", "mnist-iid-n100"), (50,), (0.25, 1.0), draws=60)
+QUICK = Setup(
+    ("digits-iid-n50", "mnist-iid-n100"),
+    (50,),
+    (0.25, 1.0),
+    draws=60,
+    exactness={"smoothed": 1.0, "auto": 4.0},
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +139,18 @@ class Crowd:
         return cls(table.recipe.grid, accuracy, losses[turns])
 
     @classmethod
-    def made_up(cls, kind: str, clients: int, draws: int) -> Crowd:
-        """Surfaces on the same grid, of accuracies up to 0.95, on which clients nearly agree."""
+    def made_up(cls, kind: str, clients: int, draws: int, batch: int = 0) -> Crowd:
+        """Surfaces on the same grid, of accuracies up to 0.95, on which clients nearly agree.
+
+        Every batch has others.
+        """
         space = GRIDS[GRID]
         columns, _ = places(space, space.candidates(10**6, "grid"))
         columns = columns[:, np.ptp(columns, axis=0) > 0]
-        forms = [_form(kind, columns, np.random.default_rng([7, n])) for n in range(_FORMS)]
+        numbers = range(batch * _FORMS, (batch + 1) * _FORMS)
+        forms = [_form(kind, columns, np.random.default_rng([7, n])) for n in numbers]
         accuracy = np.array(forms)[np.arange(draws) % _FORMS]
-        rng = np.random.default_rng([8, SURFACES.index(kind), clients])
+        rng = np.random.default_rng([8, SURFACES.index(kind), clients, batch])
         shape = (draws, clients, len(columns))
         return cls(GRID, accuracy, 1 - accuracy[:, None] + 0.1 * rng.normal(size=shape))
 
@@ -207,13 +221,13 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
         budget = Budget(epsilon, DELTA)
         for name in setup.tables:
             seeds = "+".join(str(table.recipe.seeds) for table in _pair(name))
-            for permuted in (False, True):
-                piece = f"{name}, seeds {seeds}, {epsilon:g}{' permuted' * permuted}"
-                work[piece] = partial(on_table, name, budget, setup.draws, permuted)
+            piece = f"{name}, seeds {seeds}, {epsilon:g}"
+            work[piece] = partial(on_table, name, budget, setup.draws)
+            work[f"{piece} permuted"] = partial(on_permuted, name, budget, setup)
         for kind in SURFACES:
             for clients in setup.clients:
                 piece = f"{kind} {clients} {epsilon:g}"
-                work[piece] = partial(on_surfaces, kind, clients, budget, setup.draws)
+                work[piece] = partial(on_surfaces, kind, clients, budget, setup)
     pieces, about = place.carried_out("ballots", setup, [], work)
     found = [row for piece in work for row in pieces[piece]]
     rows = [row for row in found if "regret" in row]
@@ -224,46 +238,58 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
         "rows": rows,
         "harm": harmed,
         "summary": summary(rows),
-        "mean_harm": {method: mean_harm(harmed, method) for method in HARMFUL},
+        "mean_harm": {method: mean_harm(harmed, method) for method in setup.exactness},
     }
 
 
-def on_table(name: str, budget: Budget, draws: int, permuted: bool) -> list[dict[str, Any]]:
-    """All methods on one table; on a permuted one, what smoothing and run-offs harm."""
+def on_table(name: str, budget: Budget, draws: int) -> list[dict[str, Any]]:
+    """All methods on one table."""
     table, careful = _pair(name)
-    about: dict[str, Any] = {
-        "data": table.recipe.data,
-        "partition": _partition(table),
-        "clients": table.recipe.clients,
-        "epsilon": budget.epsilon,
-    }
     crowds = {1: Crowd.of(table, draws), FOLDS: Crowd.of(table, draws, careful)}
-    if not permuted:
-        rows = counted(crowds, budget, about, METHODS | PARTS)
-        return rows + tried(crowds[1], budget, about)
+    about = _about(table, budget)
+    return counted(crowds, budget, about, METHODS | PARTS) + tried(crowds[1], budget, about)
+
+
+def on_permuted(name: str, budget: Budget, setup: Setup) -> list[dict[str, Any]]:
+    """What smoothing and run-offs harm on one table whose candidates are permuted."""
+    table, careful = _pair(name)
+    about = _about(table, budget)
     about["partition"] += ", permuted"
-    crowds = {n: crowd.permuted(np.random.default_rng(9)) for n, crowd in crowds.items()}
-    return harm(crowds, budget, about)
+    return harm(partial(_permuted, table, careful, setup.draws), budget, about, setup.exactness)
 
 
-def on_surfaces(kind: str, clients: int, budget: Budget, draws: int) -> list[dict[str, Any]]:
+def _permuted(table: ScoreTable, careful: ScoreTable, draws: int, folds: int, batch: int) -> Crowd:
+    crowd = Crowd.of(table, draws, careful if folds == FOLDS else table)
+    return crowd.permuted(np.random.default_rng([9, batch]))
+
+
+def on_surfaces(kind: str, clients: int, budget: Budget, setup: Setup) -> list[dict[str, Any]]:
     """All methods on made-up surfaces of a kind; on rough ones, harm too."""
     about = {"data": kind, "partition": "made up", "clients": clients, "epsilon": budget.epsilon}
-    crowd = Crowd.made_up(kind, clients, draws)
-    crowds = dict.fromkeys((1, FOLDS), crowd)
-    rows = counted(crowds, budget, about, METHODS)
-    return rows + (harm(crowds, budget, about) if kind == "rough" else [])
+
+    def crowd(folds: int, batch: int) -> Crowd:
+        del folds  # nothing is trained
+        return Crowd.made_up(kind, clients, setup.draws, batch)
+
+    rows = counted(dict.fromkeys((1, FOLDS), crowd(1, 0)), budget, about, METHODS)
+    return rows + (harm(crowd, budget, about, setup.exactness) if kind == "rough" else [])
+
+
+def _about(table: ScoreTable, budget: Budget) -> dict[str, Any]:
+    recipe = table.recipe
+    skewed = "" if recipe.partition == "iid" else f" {recipe.alpha:g}"
+    return {
+        "data": recipe.data,
+        "partition": recipe.partition + skewed,
+        "clients": recipe.clients,
+        "epsilon": budget.epsilon,
+    }
 
 
 def _pair(name: str) -> tuple[ScoreTable, ScoreTable]:
     """A table, and that of the same clients who cross-validate."""
     table = ScoreTable.load(name)
     return table, ScoreTable.load(replace(table.recipe, folds=FOLDS).name)
-
-
-def _partition(table: ScoreTable) -> str:
-    recipe = table.recipe
-    return recipe.partition if recipe.partition == "iid" else f"{recipe.partition} {recipe.alpha:g}"
 
 
 def counted(
@@ -276,7 +302,8 @@ def counted(
     families, rows = {folds: crowd.family() for folds, crowd in crowds.items()}, []
     for number, (method, fixed) in enumerate(methods.items()):
         begin = time.process_time()
-        vote = fixed or _chosen(crowds[1], budget, 1 if method in PARTS else FOLDS)
+        one, folds = crowds[1], 1 if method in PARTS else FOLDS
+        vote = fixed or _choice(one.grid, one.clients, budget, folds)
         crowd = crowds[vote.folds]
         noise = integer_noise(vote, crowd.grid, budget)
         if method.startswith("published"):
@@ -308,10 +335,6 @@ def _row(crowd: Crowd, picks: IntArray, about: dict[str, Any], begin: float) -> 
     }
 
 
-def _chosen(crowd: Crowd, budget: Budget, folds: int) -> Vote:
-    return _choice(crowd.grid, crowd.clients, budget, folds)
-
-
 @cache
 def _choice(grid: str, clients: int, budget: Budget, folds: int) -> Vote:
     everybody = Participation(clients, dropout=0.0)
@@ -321,39 +344,46 @@ def _choice(grid: str, clients: int, budget: Budget, folds: int) -> Vote:
 
 
 def harm(
-    crowds: Mapping[int, Crowd], budget: Budget, about: dict[str, Any]
+    crowd: Callable[[int, int], Crowd],
+    budget: Budget,
+    about: dict[str, Any],
+    exactness: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    """How much worse than the largest entry of the same ballots' plain tally, in points."""
+    """How much worse than the largest entry of the same ballots' plain tally, in points.
+
+    ``crowd(folds, batch)``: who votes, others in every batch.
+    """
     rows = []
-    for method in HARMFUL:
+    for method, largest in exactness.items():
         begin = time.process_time()
-        vote = METHODS[method] or _chosen(crowds[1], budget, FOLDS)
-        crowd = crowds[vote.folds]
-        family, plain = crowd.family(), replace(vote, smooth=False, run_off=None)
-        bold, careful = (
-            crowd.regrets(
-                family.picks(
-                    each,
-                    crowd.clients,
-                    integer_noise(each, crowd.grid, budget),
-                    np.random.default_rng(12),
-                    SHUFFLES,
-                )
-            )
-            for each in (vote, plain)
-        )
-        more = bold - careful
+        vote = METHODS[method] or _choice(GRID, about["clients"], budget, FOLDS)
+        plain = replace(vote, smooth=False, run_off=None)
+        bold, careful = np.empty(0), np.empty(0)
+        for batch in itertools.count():
+            voters = crowd(vote.folds, batch)
+            bold = np.append(bold, _regrets(voters, vote, budget, batch))
+            careful = np.append(careful, _regrets(voters, plain, budget, batch))
+            se = float((bold - careful).std(ddof=1) / math.sqrt(len(bold)))
+            if se <= largest:
+                break
         rows.append(
             about
             | {
                 "method": method,
-                "harm": float(more.mean()),
-                "se": float(more.std(ddof=1) / math.sqrt(len(more))),
+                "harm": float((bold - careful).mean()),
+                "se": se,
                 "plain": float(careful.mean()),
+                "draws": len(bold),
                 "seconds": time.process_time() - begin,
             }
         )
     return rows
+
+
+def _regrets(crowd: Crowd, vote: Vote, budget: Budget, batch: int) -> FloatArray:
+    """Votes of one batch draw from the same generator, so their noise is alike where it can be."""
+    noise, rng = integer_noise(vote, crowd.grid, budget), np.random.default_rng([12, batch])
+    return crowd.regrets(crowd.family().picks(vote, crowd.clients, noise, rng, SHUFFLES))
 
 
 def mean_harm(rows: Sequence[dict[str, Any]], method: str) -> dict[str, Any]:

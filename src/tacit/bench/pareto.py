@@ -62,6 +62,7 @@ class Setup:
     grid_points: int = GRID_POINTS
     true_replications: int = 500
     proposals: int = 256
+    privacy_calls: int = 10
 
 
 QUICK = Setup(
@@ -77,6 +78,7 @@ QUICK = Setup(
     grid_points=8,
     true_replications=100,
     proposals=12,
+    privacy_calls=2,
 )
 
 
@@ -239,18 +241,18 @@ def overhead(setup: Setup) -> dict[str, Any]:
             if asked in (32, 64, 128, setup.proposals):
                 marks[str(asked)] = seconds
         found[acquisition] = {"seconds": seconds, "after": marks}
-    found["privacy_call"] = _privacy_call()
+    found["privacy_call"] = _privacy_call(setup.privacy_calls)
     return found | {"seconds": time.process_time() - all_of_it}
 
 
-def _privacy_call() -> dict[str, float]:
+def _privacy_call(calls: int) -> dict[str, float]:
     """The slowest of some calls of each kind, none of them known before."""
     from tacit.oracles import fixed_epsilon, poisson_epsilon
 
     fixed_epsilon(1000, 10, 1.0, 10, 1e-6)  # what is imported once is not counted
     poisson_epsilon(0.01, 1.0, 10, 1e-6)
     slowest = {"fixed": 0.0, "poisson": 0.0}
-    for number in range(10):
+    for number in range(calls):
         for noise, steps in ((1.0, 5000), (4.0, 60)):  # a small epsilon takes longest
             begin = time.perf_counter()
             fixed_epsilon(32_561, 64 + number, noise, steps, 1e-6)
