@@ -93,7 +93,7 @@ class Setup:
     """Of made-up surfaces."""
     epsilons: tuple[float, ...] = EPSILONS
     draws: int = 210
-    exactness: Mapping[str, float] = field(default_factory=lambda: {"smoothed": 0.2, "auto": 1.0})
+    exactness: Mapping[str, float] = field(default_factory=lambda: {"smoothed": 0.15, "auto": 1.0})
     """What may mislead where neighbours say nothing, and up to which standard error, in points,
     its harm is drawn, :attr:`draws` at a time."""
 
