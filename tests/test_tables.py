@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -196,15 +195,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         ScoreTable.load(tmp_path / "y.npz")
 
 
-def least_seeds(name: str) -> int:
-    """Three; fewer where `tacit bench ballots` alone looks at a table, as its page says."""
-    if name in ("mnist-iid-n100-cv5", "mnist-dirichlet0.5-n100-cv5"):
-        return 1
-    adult = ("adult-dirichlet0.5-n20", "adult-dirichlet0.5-n250", "adult-iid-n20")
-    small = re.fullmatch(r".*mnist-.*-n(20|250)-ex[0-9]+", name)
-    return 2 if "-cv" in name or name in adult or small else 3
-
-
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_tables_that_come_with_tacit_are_sound(name: str) -> None:
     table = ScoreTable.load(name)
@@ -217,7 +207,7 @@ def test_tables_that_come_with_tacit_are_sound(name: str) -> None:
     assert np.isfinite(table.losses).any(axis=2).all(), "every client can vote"
     assert (table.wrong <= table.validation_sizes[:, :, None]).all()
     assert ((table.accuracy >= 0) & (table.accuracy <= 1)).all()
-    assert shape[0] >= least_seeds(name)
+    assert shape[0] >= 3, "at least three training seeds"
     # some candidates are much better than most, or the benchmark would tell nothing
     assert (table.accuracy.max(axis=1) > np.median(table.accuracy, axis=1) + 0.05).all()
 
@@ -226,4 +216,4 @@ def test_tables_are_shipped_for_five_data_sets_and_stay_small() -> None:
     tables = shipped()
     names = {name.split("-")[0] for name in tables}
     assert names == {"digits", "adult", "mnist", "cifar", "fashion"}
-    assert sum(path.stat().st_size for path in tables.values()) < 5_000_000
+    assert sum(path.stat().st_size for path in tables.values()) < 90_000 * len(tables)
