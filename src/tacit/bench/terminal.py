@@ -262,8 +262,8 @@ def print_ballots(result: dict[str, Any]) -> None:
     for method, harm in result["mean_harm"].items():
         console.print(
             f"Where neighbours say nothing, {method} is {harm['mean']:+.2f} ± {harm['se']:.2f} "
-            f"points worse than plain on average, at most {harm['worst']:+.1f} ± "
-            f"{harm['worst_se']:.1f} ({harm['where']})",
+            f"points worse than plain on average, at most {harm['worst']:+.2f} ± "
+            f"{harm['worst_se']:.2f} ({harm['where']})",
             soft_wrap=True,
         )
 
