@@ -425,6 +425,20 @@ def test_numbers_of_the_front_are_recorded() -> None:
         assert f"{cost['privacy_call'][kind]:.2f} s for {name}" in page
 
 
+def beyond(rows: list[dict[str, Any]], other: str) -> list[tuple[float, float]]:
+    """What auto loses more than another method in every setting, and the standard error of that."""
+
+    def of(method: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+        keys = ("data", "partition", "clients", "epsilon")
+        return {tuple(r[key] for key in keys): r for r in rows if r["method"] == method}
+
+    others = of(other)
+    return [
+        (row["regret"] - others[key]["regret"], math.hypot(row["se"], others[key]["se"]))
+        for key, row in of("auto").items()
+    ]
+
+
 def test_numbers_of_the_ballots_are_recorded() -> None:
     page = (ROOT / "docs" / "ballots.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "ballots.json").read_text())
@@ -472,14 +486,13 @@ def test_numbers_of_the_ballots_are_recorded() -> None:
     assert f"cross-validate, it loses {careful}; if" in flat
     assert f"but the vote changes, {alone}; with both, {both}." in flat
     real = [row for row in rows if row["partition"] != "made up"]
-    gains = [
-        (one["regret"] - other["regret"], math.hypot(one["se"], other["se"]))
-        for one in real
-        for other in real
-        if (one["method"], other["method"]) == ("auto", "auto, one fold")
-        and all(one[key] == other[key] for key in ("data", "partition", "clients", "epsilon"))
-    ]
+    gains = beyond(real, "auto, one fold")
     helped, harmed = (sum(sign * gain > 2 * se for gain, se in gains) for sign in (-1, 1))
+    everywhere = beyond(rows, "published")
+    better = sum(gain < -2 * se for gain, se in everywhere)
+    lost = [gain for gain, se in everywhere if gain > 2 * se]
+    assert f"errors, in {better} of {len(everywhere)}, and clearly worse in {len(lost)}" in flat
+    assert f"clearly worse in {len(lost)}, by {max(lost):.1f} points at most" in flat
     assert (
         f"Of the {len(gains)} settings of all tables, cross-validation clearly helps auto" in flat
     )
