@@ -43,8 +43,8 @@ lint: env
 test: env
 	$(MAKE) --no-print-directory --jobs 2 lint pytest
 
-# Two workers more than cores, since some tests wait for processes of their own.
-WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 2)')
+# One worker more than cores, since some tests wait for processes of their own.
+WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 pytest: env browser
 	$(BIN)/python -m pytest -q -n $(WORKERS)
