@@ -83,6 +83,22 @@ def test_a_table_survives_its_file(tiny: ScoreTable, tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["tiny.npz"]
 
 
+def test_losses_survive_their_file_bit_for_bit_and_plain_files_are_read(
+    tiny: ScoreTable, tmp_path: Path
+) -> None:
+    odd = tiny.losses.copy()
+    odd[0, 0, :4] = np.inf, -0.0, np.finfo(np.float32).tiny, np.nan
+    path = tmp_path / "odd.npz"
+    replace(tiny, losses=odd).save(path)
+    again = ScoreTable.load(path).losses
+    assert again.dtype == odd.dtype
+    assert again.tobytes() == odd.tobytes()
+    with np.load(path) as arrays:
+        held = {name: arrays[name] for name in arrays.files}
+    np.savez(path, **(held | {"losses": odd}))
+    assert ScoreTable.load(path).losses.tobytes() == odd.tobytes()
+
+
 def test_finished_pieces_are_not_trained_again_and_seeds_can_be_added(tmp_path: Path) -> None:
     recipe = replace(TINY, clients=2, examples=60)
     make(recipe, None, tmp_path, quiet)
@@ -216,4 +232,4 @@ def test_tables_are_shipped_for_five_data_sets_and_stay_small() -> None:
     tables = shipped()
     names = {name.split("-")[0] for name in tables}
     assert names == {"digits", "adult", "mnist", "cifar", "fashion"}
-    assert sum(path.stat().st_size for path in tables.values()) < 90_000 * len(tables)
+    assert sum(path.stat().st_size for path in tables.values()) < 5_000_000
