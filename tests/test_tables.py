@@ -200,11 +200,14 @@ def test_recipes_that_cannot_be_followed_are_refused_at_once(
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no table 'adult'; allowed are a file, or one of adult-"):
-        ScoreTable.load("adult")
+    said = (
+        "no table 'adult-n5'; allowed are a file, or a name that .* shows, such as adult-iid-n50,"
+    )
+    with pytest.raises(ValueError, match=said):
+        ScoreTable.load("adult-n5")
     for content in (b"", b"nonsense"):
         (tmp_path / "x.npz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"x\.npz is not a score table"):
+        with pytest.raises(ValueError, match=r"x\.npz is not a score table: it is no npz file"):
             ScoreTable.load(tmp_path / "x.npz")
     np.savez(tmp_path / "y.npz", accuracy=np.zeros(3))
     with pytest.raises(ValueError, match=r"y\.npz is not a score table"):

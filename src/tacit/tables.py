@@ -18,10 +18,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -192,10 +194,12 @@ class ScoreTable:
         path = shipped().get(str(table), Path(table))
         if not path.exists():
             raise ValueError(
-                f"no table {str(table)!r}; allowed are a file, or one of {', '.join(shipped())}; "
-                "`tacit tables make` makes others"
+                f"no table {str(table)!r}; allowed are a file, or a name that `tacit tables list` "
+                f"shows{_like(str(table))}; `tacit tables make` makes others"
             )
         try:
+            if not is_zipfile(path):
+                raise ValueError("it is no npz file")
             with np.load(path, allow_pickle=False) as arrays:
                 held = {name: arrays[name] for name in arrays.files}
             about = json.loads(str(held.pop("about")))
@@ -204,6 +208,12 @@ class ScoreTable:
             return cls(recipe, tuple(about["candidates"]), made=about["made"], **held)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
             raise ValueError(f"{path} is not a score table: {error}") from None
+
+
+def _like(name: str) -> str:
+    """Names that come with Tacit and look like one that does not."""
+    near = get_close_matches(name, shipped())
+    return f", such as {', '.join(near)}" if near else ""
 
 
 def _in_planes(losses: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

@@ -45,7 +45,10 @@ def test_a_quick_comparison_on_a_table(tmp_path: Path) -> None:
     ("asked", "said"),
     [
         (("--methods", "votes"), "--methods has 'votes'; allowed are vote, vote-published"),
-        (("--table", "digits"), "no table 'digits'; allowed are a file, or one of adult-"),
+        (
+            ("--table", "digits"),
+            "no table 'digits'; allowed are a file, or a name that `tacit tables list`",
+        ),
         (("--table", "digits-iid-n50", "--set", "search.votes=3"), "--table with --set"),
         (("--epsilon", "2"), "a plan, which says both, with --epsilon"),
         (("--seeds", "0"), "--seeds is 0; allowed is 1 and above"),

@@ -45,7 +45,9 @@ def test_people_can_read_the_list(tmp_path: Path) -> None:
 
 def test_wrong_input_is_refused_with_the_reason(tmp_path: Path) -> None:
     nothing = tacit("tables", "show", "adult", folder=tmp_path)
-    assert "no table 'adult'; allowed are a file, or one of" in refusal(nothing)
+    assert "no table 'adult'; allowed are a file, or a name that `tacit tables list`" in refusal(
+        nothing
+    )
     toy = tacit("tables", "make", "--data", "digits", "--seeds", 0, folder=tmp_path)
     assert "seeds is 0; allowed is 1 and above" in refusal(toy)
     grid = tacit("tables", "make", "--grid", "mine", folder=tmp_path)
