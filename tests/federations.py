@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tacit.federation import Federation, LocalChannel, local_federation
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import Participation
+from tacit.privacy.mechanisms import Participation, SomeClients
 from tacit.space import Config, Float, Space
 from tacit.task import Client, FunctionClient
 
@@ -42,8 +42,8 @@ def federation(
     variance: float = 139.0,
     *,
     budget: Budget = BUDGET,
-    dropout: float = 0.1,
-    colluding: float = 0.0,
+    dropout: SomeClients = 0.1,
+    colluding: SomeClients = 0,
     secure: str = "masks",
     roster: bool = True,
     deadline: float = math.inf,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import sqlite3
 import time
@@ -29,6 +30,25 @@ def halved_variance() -> None:
     real = vars(mechanisms.SkellamMechanism)["share_variance"].func
     halved = property(lambda self: real(self) / 2)
     setattr(mechanisms.SkellamMechanism, "share_variance", halved)  # noqa: B010
+
+
+def colluders_rounded_down() -> None:
+    """Of a fraction of the clients whole ones are counted without care for how floats round."""
+
+    def careless(name: str, value: mechanisms.SomeClients, clients: int) -> int:
+        found = mechanisms.some_clients(name, value)
+        return found if isinstance(found, int) else math.floor(found * clients)
+
+    setattr(mechanisms, "_counted", careless)  # noqa: B010
+
+
+def own_noise_counted_on() -> None:
+    """What a client knows, its own noise, is counted on to protect the others from it."""
+
+    def guaranteed(self: mechanisms.Participation) -> int:
+        return min(self.clients - self.dropout - self.colluding, self.clients - 1)
+
+    setattr(mechanisms.Participation, "guaranteed", property(guaranteed))  # noqa: B010
 
 
 def unenforced_bound() -> None:
@@ -241,6 +261,16 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             halved_variance,
             "privacy/test_mechanisms.py::test_guaranteed_survivors_alone_deliver_the_required_noise",
+        ),
+        (
+            colluders_rounded_down,
+            "privacy/test_participation.py::"
+            "test_every_small_plan_leaves_the_required_noise_to_its_colluders",
+        ),
+        (
+            own_noise_counted_on,
+            "privacy/test_participation.py::"
+            "test_a_curious_participant_among_four_learns_no_more_than_planned",
         ),
         (unenforced_bound, "privacy/test_mechanisms.py::test_noise_is_refused_outside_the_bound"),
         (refund, "privacy/test_ledger.py::test_a_failed_question_stays_paid"),

@@ -27,6 +27,7 @@ from tacit.membership import (
 )
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, LedgerError
+from tacit.privacy.mechanisms import Participation
 from tacit.query import Ballot
 from tacit.receipts import check_receipts, read_receipts
 from tacit.secure.opening import MaskedSum
@@ -41,7 +42,7 @@ KEYS = tuple(Identity.new().public_key for _ in NAMES)
 
 
 def membership(**changes: Any) -> Membership:
-    return replace(Membership("clinics", NAMES, Roster(KEYS), 0.1, 0.0, 12.5), **changes)
+    return replace(Membership("clinics", NAMES, Roster(KEYS), Participation(3), 12.5), **changes)
 
 
 def members(folder: Path) -> list[Path]:
@@ -78,8 +79,8 @@ def test_comments_and_spaces_do_not_alter_the_digest(tmp_path: Path) -> None:
         {"federation": "banks"},
         {"names": ("anna", "ben", "dora")},
         {"roster": Roster(KEYS[::-1])},
-        {"dropout": 0.2},
-        {"colluding": 0.1},
+        {"participation": Participation(3, dropout=1)},
+        {"participation": Participation(3, colluding=1)},
         {"least_noise": 12.4},
     ],
 )
@@ -98,9 +99,8 @@ def test_the_digest_covers_all_that_a_roster_says(changes: dict[str, Any]) -> No
         ({"least_noise": -1.0}, "least_noise is -1.0; allowed is a finite"),
         ({"least_noise": float("nan")}, "least_noise is nan"),
         ({"least_noise": float("inf")}, "least_noise is inf"),
-        ({"dropout": 1.0}, "dropout is 1.0; allowed is a fraction"),
-        ({"colluding": 0.95}, "together they must stay below 1"),
-        ({"names": ("anna",), "roster": Roster(KEYS[:1])}, "clients is 1; allowed is 2"),
+        ({"participation": Participation(4)}, "counts on 4 clients and names 3"),
+        ({"names": ("anna",), "roster": Roster(KEYS[:1])}, "counts on 3 clients and names 1"),
     ],
 )
 def test_a_roster_that_cannot_be_is_refused(changes: dict[str, Any], found: str) -> None:
@@ -116,8 +116,13 @@ def test_a_roster_that_cannot_be_is_refused(changes: dict[str, Any], found: str)
         (lambda text: text.replace("dropout", "drop"), "drop"),
         (lambda text: text + "more = 1\n", r"a key is 1; allowed is 'tacit-ed25519 \.\.\.'"),
         (lambda text: "more = 1\n" + text, "more is not a key of a roster"),
-        (lambda text: text.replace("0.1", "true"), "dropout is True; allowed is a number"),
-        (lambda text: text.replace("0.1", '"0.1"'), "dropout is '0.1'; allowed is a number"),
+        (lambda text: text.replace("dropout = 0", "dropout = true"), "dropout is True; allowed"),
+        (lambda text: text.replace("dropout = 0", "dropout = 1.0"), "dropout is 1.0; allowed"),
+        (
+            lambda text: text.replace("dropout = 0", "dropout = []"),
+            r"dropout is \[\]; allowed",
+        ),
+        (lambda text: text.replace("colluding = 0", "colluding = 3"), "3 may know their own noise"),
         (lambda text: text.replace('"clinics"', "7"), "federation must be a text"),
         (lambda text: text.replace("tacit-ed25519 ", "", 1), "a public key does not read"),
         (lambda text: text.replace("tacit-ed25519", "ssh-ed25519", 1), "does not read"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tacit.plan import load_plan, participation_of, read_plan, settled, voting, with_vote
+from tacit.privacy.mechanisms import Participation
 from tacit.space import Choice, Float
 from tacit.tuners.voting import RunOff, Vote
 
@@ -74,7 +75,14 @@ def test_one_key_of_the_default_space_can_be_changed() -> None:
         ("privacy.epsilon=nan", "privacy.epsilon is nan; allowed"),
         ("privacy.epsilon=inf", "privacy.epsilon is inf; allowed with search.method 'vote' is a"),
         ("privacy.delta=1", "privacy.delta is 1; allowed is a number from 1e-10 to 0.1"),
-        ("privacy.dropout=0.95", "privacy.dropout is 0.95; allowed is a number from 0 to 0.9"),
+        ("privacy.dropout=1.0", "privacy.dropout is 1.0; allowed is a count of clients such as 2"),
+        ("privacy.dropout=true", "privacy.dropout is True; allowed is a count of clients such as"),
+        ("privacy.colluding=some", "privacy.colluding is 'some'; allowed is a count of clients"),
+        ("privacy.colluding=-1", "privacy.colluding is -1; allowed is a count of clients"),
+        (
+            "privacy.colluding=45",
+            "privacy: dropout is 0.1 and colluding 45: of 50 clients 5 may",
+        ),
         ("federation.clients=1", "federation.clients is 1; allowed is a whole number from 2"),
         ("federation.roster=yes", "federation.roster is 'yes'; allowed is true or false"),
         ("federation.alpha=-1", "federation.alpha is -1; allowed is a number from 0.001"),
@@ -112,8 +120,17 @@ def test_errors_name_key_value_and_what_is_allowed(change: str, message: str) ->
 
 
 def test_fractions_that_leave_nobody_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"add up to 1\.2; allowed is below 1"):
+    with pytest.raises(ValueError, match=r"privacy: .* 30 may be missing and 30 may know their"):
         load_plan(None, ["privacy.dropout=0.6", "privacy.colluding=0.6"])
+
+
+@pytest.mark.parametrize("written", ["0.1", "5", "1/10", "'5'", "'1/10'"])
+def test_drop_outs_are_a_count_or_a_fraction_and_stay_as_written(written: str) -> None:
+    plan = load_plan(None, [f"privacy.dropout={written}", f"privacy.colluding={written}"])
+    assert participation_of(plan) == Participation(50, 5, 5)
+    again = read_plan(tomllib.loads(plan.to_toml()))
+    assert again == plan
+    assert type(again.privacy.dropout) is type(plan.privacy.dropout)
 
 
 def test_a_section_must_be_a_table() -> None:

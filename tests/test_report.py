@@ -48,14 +48,14 @@ def vote() -> dict[str, Any]:
         "config": candidates[1],
         "candidates": candidates,
         "tally": counts,
-        "clients": {"asked": 50, "answered": 49, "dropped": 1},
+        "clients": {"planned": 50, "asked": 50, "answered": 49, "dropped": 1},
         "privacy": {
             **guarantee(0.99991),
             "mechanism": "skellam",
             "required_variance": 138.9163,
             "delivered_variance": SIGMA**2,
-            "dropout": 0.1,
-            "colluding": 0.0,
+            "dropout": 5,
+            "colluding": 0,
             "server": CURIOUS_SERVER,
             "covers": COVERS,
         },
@@ -246,17 +246,20 @@ def test_states_the_guarantee_with_epsilon_rounded_up() -> None:
     assert "exp(ε) = 2.719" in text  # e^0.99991 is 2.71804
     assert "Against whom honest-but-curious server" in text
     assert "What the server saw the noisy sums only" in text
-    assert "at most 10% of the clients drop out; 1 of 50 did" in text
-    assert "at most 0% of the clients tell their noise; a curious participant is not" in text
+    assert "that at most 5 of 50 clients drop out (1 of 50 did) and that none tells others" in text
+    assert "holds while at most 5 of 50 clients drop out; 1 of 50 did" in text
+    assert "holds against a curious client too, who knows its own noise, but not against" in text
     assert "variance required 138.9 (σ = 11.8), delivered 153.8 (σ = 12.4)" in text
     assert f"Covers {COVERS}" in text
     assert "epsilon 0.99991 delta 1e-05 required variance 138.9163" in text
 
 
-def test_covers_a_curious_participant_when_collusion_was_planned_for() -> None:
+def test_tells_how_many_colluders_were_planned_for() -> None:
     result = vote()
-    result["privacy"]["colluding"] = 0.02
-    assert "curious participant" not in text_of(result, ledger())
+    result["privacy"]["colluding"] = 3
+    text = text_of(result, ledger())
+    assert "and that at most 3 of them tell others their noise" in text
+    assert "holds while at most 3 of 50 clients tell others their noise; a curious client" in text
 
 
 def test_a_roster_is_part_of_the_assumptions() -> None:

@@ -12,7 +12,7 @@ ENCRYPTED = ("search.mode=encrypted", "federation.secure=encrypted", "privacy.dr
     ("changes", "said", "warned"),
     [
         (("federation.clients=8",), "noise moves each number by about", "little of the mean"),
-        (("privacy.epsilon=8",), "noise moves each number by about 2.2 % of its axis", ""),
+        (("privacy.epsilon=8",), "noise moves each number by about 2.3 % of its axis", ""),
         (("search.strategy=dbscan",), "is dense if", "the noise is too strong for so few clients"),
         (
             ("search.strategy=dbscan", *ENCRYPTED, "privacy.epsilon=inf", "federation.clients=5"),

@@ -195,8 +195,8 @@ def roster_json(membership: Membership) -> dict[str, Any]:
     return {
         "federation": membership.federation,
         "members": members_json(membership),
-        "dropout": membership.dropout,
-        "colluding": membership.colluding,
+        "dropout": membership.participation.dropout,
+        "colluding": membership.participation.colluding,
         "threshold": membership.participation.threshold,
         "least_noise": membership.least_noise,
         "digest": membership.digest,

@@ -21,7 +21,7 @@ _VOTE = {"search.method": "vote", "search.mode": "dp", "search.smooth": False}
 _ENCRYPTED = {
     "search.mode": "encrypted",
     "federation.secure": "encrypted",
-    "privacy.dropout": 0.0,
+    "privacy.dropout": 0,
 }
 _TRAINS = {"search.mode": "dp", "training.private": False}
 _IN_CLEAR = {"privacy.epsilon": math.inf, "training.private": False}

@@ -43,14 +43,15 @@ class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
     ``line`` is the digest of the line that the server's ledger was charged with for this question:
     who signs a receipt for it pins that line, and all before it. With ``at_least``, the sum opens
     which entries reach that, and nothing else. A ``variance`` of 0 asks for no noise at all.
+    ``dropout`` and ``colluding`` are counts of clients.
     """
 
     version: int
     session: bytes
     secure: str
     clients: int
-    dropout: float
-    colluding: float
+    dropout: int
+    colluding: int
     variance: float
     deadline: float
     line: bytes
@@ -270,8 +271,8 @@ def _waiting(state: bytes) -> Waiting:
 
 def _terms(participation: Participation) -> str:
     return (
-        f"{participation.clients} clients with drop-out {participation.dropout:g} and colluding "
-        f"{participation.colluding:g}"
+        f"{participation.clients} clients of which {participation.dropout} may drop out and "
+        f"{participation.colluding} collude"
     )
 
 

@@ -48,7 +48,8 @@ class Membership:
 
     >>> anna, ben, cleo = (Identity.new() for _ in range(3))
     >>> keys = {"anna": anna.public_key, "ben": ben.public_key, "cleo": cleo.public_key}
-    >>> roster = Membership("clinics", tuple(keys), Roster(tuple(keys.values())), 0.0, 0.0, 12.5)
+    >>> keyring, planned = Roster(tuple(keys.values())), Participation(3)
+    >>> roster = Membership("clinics", tuple(keys), keyring, planned, least_noise=12.5)
     >>> roster.number_of(ben), roster.participation.threshold
     (1, 3)
     >>> Membership.from_toml(roster.to_toml()) == roster
@@ -58,8 +59,7 @@ class Membership:
     federation: str
     names: tuple[str, ...]
     roster: Roster
-    dropout: float
-    colluding: float
+    participation: Participation
     least_noise: float
     secure: str = MASKS
     """The kind of sum that members take; ``encrypted`` trusts the server to be honest but curious,
@@ -71,6 +71,11 @@ class Membership:
             check_name(name, "a member's name")
         if len(self.names) != len(self.roster.keys) or len(set(self.names)) != len(self.names):
             raise ValueError("a roster names each of its members once")
+        if self.participation.clients != len(self.names):
+            raise ValueError(
+                f"the roster counts on {self.participation.clients} clients and names "
+                f"{len(self.names)}; both must be the same"
+            )
         if not 0 <= self.least_noise < float("inf"):
             raise ValueError(
                 f"least_noise is {self.least_noise!r}; allowed is a finite number from 0"
@@ -79,12 +84,6 @@ class Membership:
             raise ValueError(
                 f"secure is {self.secure!r}; allowed is {' or '.join(map(repr, HIDING))}"
             )
-        self.participation  # noqa: B018  # refuses numbers that cannot be
-
-    @property
-    def participation(self) -> Participation:
-        """How many take part, and how many of them may fail or betray."""
-        return Participation(len(self.names), self.dropout, self.colluding)
 
     @property
     def digest(self) -> str:
@@ -109,8 +108,8 @@ class Membership:
         return tomli_w.dumps(
             {
                 "federation": self.federation,
-                "dropout": self.dropout,
-                "colluding": self.colluding,
+                "dropout": self.participation.dropout,
+                "colluding": self.participation.colluding,
                 "least_noise": self.least_noise,
                 **({} if self.secure == MASKS else {"secure": self.secure}),
                 "members": {name: write_public(key) for name, key in keys},
@@ -134,8 +133,7 @@ class Membership:
             table["federation"],
             tuple(members),
             Roster(tuple(read_public(key) for key in members.values())),
-            _number(table, "dropout"),
-            _number(table, "colluding"),
+            Participation(len(members), table["dropout"], table["colluding"]),
             _number(table, "least_noise"),
             table.get("secure", MASKS),
         )

@@ -26,7 +26,7 @@ from tacit.dp_training import FIXED, POISSON, Recipe, Run, Secret, Seeded, train
 from tacit.federation import local_federation
 from tacit.privacy.accounting import Budget, gaussian_epsilon
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import Participation
+from tacit.privacy.mechanisms import Participation, SomeClients
 from tacit.privacy.skellam import FloatArray
 from tacit.secure.protocol import PLAIN
 from tacit.space import Choice, Config, Dimension, Float, Int, Space
@@ -358,14 +358,14 @@ class TunerOracle:
         tuner: one of :data:`TUNERS`, or ``any``: chosen with the other settings.
         delta: at which epsilon is told.
         replications: runs, over the table's seeds in turn.
-        dropout: the fraction of clients that may drop out; nobody does.
+        dropout: clients that may drop out, a count or a fraction; nobody does.
     """
 
     table: ScoreTable = field(repr=False)
     tuner: str = "any"
     delta: float = 1e-5
     replications: int = 5
-    dropout: float = 0.1
+    dropout: SomeClients = 0.1
     protects = "per client, replace-one"
 
     @property

@@ -36,6 +36,7 @@ from tacit.settings import (
     one_of,
     read_section,
     read_table,
+    some_of_the_clients,
     text,
     whole,
     widths,
@@ -164,8 +165,8 @@ class PrivacyTerms:
         ", or inf for methods in clear and encrypted sums without noise",
     )
     delta: float = number(1e-5, LEAST_DELTA, LARGEST_DELTA)
-    dropout: float = number(0.1, 0.0, 0.9)
-    colluding: float = number(0.0, 0.0, 0.9)
+    dropout: int | float | str = some_of_the_clients(0.1)
+    colluding: int | float | str = some_of_the_clients(0)
 
 
 @dataclass(frozen=True)
@@ -518,9 +519,13 @@ def _check_together(plan: Plan) -> None:
         )
     if plan.search.method != "opt":
         _check_server(plan)
-    if plan.federation.secure == "encrypted" and plan.privacy.dropout:
+    try:
+        participation = participation_of(plan)
+    except ValueError as error:
+        raise ValueError(f"privacy: {error}") from None
+    if plan.federation.secure == "encrypted" and participation.dropout:
         raise ValueError(
-            f"privacy.dropout is {plan.privacy.dropout:g}; allowed with federation.secure "
+            f"privacy.dropout is {plan.privacy.dropout!r}; allowed with federation.secure "
             "'encrypted' is 0: without everybody nothing opens"
         )
     if plan.search.method == "vote":
@@ -531,8 +536,3 @@ def _check_together(plan: Plan) -> None:
         _check_training_method(plan)
     elif plan.training.private:
         _check_private_training(plan)
-    lost = plan.privacy.dropout + plan.privacy.colluding
-    if lost >= 1:
-        raise ValueError(
-            f"privacy.dropout and privacy.colluding add up to {lost:g}; allowed is below 1"
-        )

@@ -12,6 +12,8 @@ from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tacit.privacy.mechanisms import SOME_CLIENTS, SomeClients, some_clients
+
 Section = TypeVar("Section")
 
 
@@ -44,6 +46,20 @@ def number(default: float, least: float, most: float, also: str = "") -> Any:
 
     allowed = f"a number from {least:g} to {most:g}{also}"
     return field(default=default, metadata={"ok": ok, "allowed": allowed})
+
+
+def some_of_the_clients(default: SomeClients) -> Any:
+    """A count of clients or a fraction of them, kept as it was written."""
+
+    def ok(value: SomeClients) -> bool:
+        try:
+            some_clients("", value)
+        except ValueError:
+            return False
+        return True
+
+    types = (int, float, str)
+    return field(default=default, metadata={"ok": ok, "allowed": SOME_CLIENTS, "types": types})
 
 
 def widths(default: tuple[int, ...]) -> Any:
@@ -102,12 +118,12 @@ def read_section(name: str, section: type[Section], table: Mapping[str, Any]) ->
 
 
 def _checked(section: str, entry: Field[Any], value: Any) -> Any:
-    found = value
-    if isinstance(entry.default, float) and type(value) is int:
+    found, types = value, entry.metadata.get("types", (type(entry.default),))
+    if type(value) is int and int not in types and float in types:
         found = float(value)
     if isinstance(entry.default, tuple) and isinstance(value, list):
         found = tuple(value)
-    if type(found) is not type(entry.default) or not entry.metadata["ok"](found):
+    if type(found) not in types or not entry.metadata["ok"](found):
         raise ValueError(
             f"{section}.{entry.name} is {value!r}; allowed is {entry.metadata['allowed']}"
         )

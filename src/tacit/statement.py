@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
+from tacit.privacy.mechanisms import Participation
 from tacit.result import (
     ANY_SERVER,
     CURIOUS_SERVER,
@@ -23,7 +23,7 @@ from tacit.result import (
     RESULT_ONLY,
     SIGNED_SERVER,
 )
-from tacit.wording import percent, up
+from tacit.wording import up
 
 Data = Mapping[str, Any]
 
@@ -186,11 +186,13 @@ def _assumed(privacy: Data, clients: Data) -> str:
         return "It assumes that nothing but what is named here leaves the holder of the data."
     words = "It assumes that who takes part does not depend on the data"
     if privacy["required_variance"] is not None:
+        planned = _planned(privacy, clients)
+        told = "none tells others its noise"
+        if planned.colluding:
+            told = f"at most {planned.colluding} of them tell others their noise"
         words += (
-            f", that at most {percent(privacy['dropout'])} of the clients drop out "
-            f"({clients['dropped']} of {clients['asked']} did) and that at most "
-            f"{percent(privacy['colluding'])} of them tell others their noise"
-            f"{_curious(privacy, clients)}"
+            f", that at most {planned.dropout} of {planned.clients} clients drop out "
+            f"({clients['dropped']} of {clients['asked']} did) and that {told}"
         )
     return f"{words}. {_roster(privacy)}."
 
@@ -223,13 +225,18 @@ def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
         return {"Mechanism": "Gaussian noise on sums of clipped gradients and on models’ scores"}
     if required is None:
         return {"Mechanism": _BY_CLIENTS}
+    planned = _planned(privacy, clients)
     collusion = (
-        f"holds while at most {percent(privacy['colluding'])} of the clients tell their noise"
+        f"holds while at most {planned.colluding} of {planned.clients} clients tell others their "
+        "noise; a curious client counts as one of them"
+        if planned.colluding
+        else "holds against a curious client too, who knows its own noise, but not against clients "
+        "that tell others theirs"
     )
     return {
-        "Drop-outs": f"holds while at most {percent(privacy['dropout'])} of the clients drop out; "
-        f"{clients['dropped']} of {clients['asked']} did",
-        "Collusion": f"{collusion}{_curious(privacy, clients)}",
+        "Drop-outs": f"holds while at most {planned.dropout} of {planned.clients} clients drop "
+        f"out; {clients['dropped']} of {clients['asked']} did",
+        "Collusion": collusion,
         "Mechanism": f"skellam noise, a share from every client; variance "
         f"required {required:.4g} (σ = {math.sqrt(required):.3g}), delivered {delivered:.4g} "
         f"(σ = {math.sqrt(delivered):.3g})"
@@ -237,12 +244,8 @@ def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
     }
 
 
-def _curious(privacy: Data, clients: Data) -> str:
-    # As the decimals that were written, like Participation.
-    lost, told = (Fraction(str(privacy[k])) * clients["asked"] for k in ("dropout", "colluding"))
-    if told < 1 <= lost:
-        return "; a curious participant is not covered should drop-outs reach their limit"
-    return ""
+def _planned(privacy: Data, clients: Data) -> Participation:
+    return Participation(clients["planned"], privacy["dropout"], privacy["colluding"])
 
 
 def _filter(result: Data, plan: str) -> str:

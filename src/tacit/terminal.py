@@ -26,7 +26,7 @@ from tacit.display import settings
 from tacit.federation import RoundNote
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
-from tacit.plan import combining, voting
+from tacit.plan import combining, participation_of, voting
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import COLUMNS, Ledger, line_json
 from tacit.privacy.mechanisms import Participation
@@ -315,7 +315,7 @@ def print_outlook(planned: RunPlan, strategy: Strategy | None = None) -> None:
         return
     candidates = planned.space.count(search.candidates, search.sampling)
     priced = make_plan(
-        Participation(clients, terms.dropout, terms.colluding),
+        participation_of(planned),
         candidates,
         vote.votes,
         Budget(terms.epsilon, terms.delta),
@@ -330,7 +330,7 @@ def print_outlook(planned: RunPlan, strategy: Strategy | None = None) -> None:
 def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
     """What of a training is protected, how one budget is shared, and what the noise leaves."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
-    participation = Participation(clients, terms.dropout, terms.colluding)
+    participation = participation_of(planned)
     console = Console(highlight=False)
     unit = "record, add-or-remove-one" if search.mode == "record" else "client, replace-one"
     price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per {unit})"
@@ -382,7 +382,7 @@ def _print_combining(console: Console, planned: RunPlan, method: Tuner) -> None:
         return
     clients = planned.federation.clients
     variance = noise_for(method, planned.space, Budget(terms.epsilon, terms.delta))
-    participation = Participation(clients, terms.dropout, terms.colluding)
+    participation = participation_of(planned)
     warning = ""
     if what == "dbscan":
         needed = method.dense_from(planned.space, participation, variance)

@@ -25,7 +25,7 @@ from tacit.privacy.events import (
     releases,
 )
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import Participation
+from tacit.privacy.mechanisms import Participation, SomeClients
 from tacit.result import (
     ANY_SERVER,
     COVERS,
@@ -69,8 +69,8 @@ def tune(
     method: Tuner | None = None,
     budget: Budget | None = None,
     *,
-    dropout: float = 0.1,
-    colluding: float = 0.0,
+    dropout: SomeClients = 0.1,
+    colluding: SomeClients = 0,
     secure: str = MASKS,
     seed: int | None = None,
     federation: str | None = None,
@@ -96,8 +96,8 @@ def tune(
         space: what to tune, as a :class:`Space` or a mapping of names to Float, Int and Choice.
         method: how to choose; default: the vote that :func:`tacit.strategy.choose` picks.
         budget: the most this call may spend; default: epsilon 1, delta 1e-5.
-        dropout: the fraction of clients that may drop out.
-        colluding: the fraction of clients that may tell the server their noise.
+        dropout: clients that may drop out, as a count (``2``) or a fraction (``0.1``, ``"1/3"``).
+        colluding: clients that may tell others their noise, likewise.
         secure: ``"masks"``, or ``"encrypted"`` for methods in that mode, where nobody may drop out.
         seed: for drawing candidates; noise never has a seed.
         federation: whose lifetime ledger to charge.

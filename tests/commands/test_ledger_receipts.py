@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tacit.membership import Membership
+from tacit.privacy.mechanisms import Participation
 from tests.command_line import document, refusal, tacit
 from tests.forgeries import edit
 from tests.test_receipts import CLIENTS, Held, held
@@ -15,7 +16,7 @@ from tests.test_receipts import CLIENTS, Held, held
 def audited(tmp_path: Path) -> Held:
     honest = held(tmp_path)
     names = tuple(f"client-{number}" for number in range(CLIENTS))
-    roster = Membership("clinics", names, honest.roster, 0.1, 0.0, 0.0)
+    roster = Membership("clinics", names, honest.roster, Participation(len(names)), 0.0)
     (tmp_path / "roster.toml").write_text(roster.to_toml())
     return honest
 

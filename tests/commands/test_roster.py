@@ -108,7 +108,7 @@ def test_a_federation_of_three_gets_its_keys_and_its_roster(tmp_path: Path) -> N
     assert made.pop("file") == "roster.toml"
     assert [(one["number"], one["name"]) for one in made["members"]] == list(enumerate(NAMES))
     assert [one["key"] for one in made["members"]] == list(map(write_public, roster.roster.keys))
-    assert (made["dropout"], made["colluding"], made["threshold"]) == (0.1, 0.0, 3)
+    assert (made["dropout"], made["colluding"], made["threshold"]) == (0, 0, 3)
     assert made["digest"] == roster.digest
     checked = document(tacit("roster", "check", "roster.toml", "--json", folder=tmp_path))
     assert checked == {"ok": True, "problems": [], "roster": made}
@@ -132,9 +132,9 @@ def test_people_are_told_what_to_do_next(three: Path) -> None:
 
 
 def test_the_least_noise_is_that_of_a_single_vote_rounded_down(three: Path) -> None:
-    shown(*MAKE, "--epsilon", 2, "--delta", 1e-6, "--dropout", 0.0, "--colluding", 0.3)
+    shown(*MAKE, "--epsilon", 2, "--delta", 1e-6, "--dropout", 0.0, "--colluding", "1/3")
     least = Membership.load(three / "roster.toml").least_noise
-    participation = Participation(3, 0.0, 0.3)
+    participation = Participation(3, 0, 1)
     mechanism = SkellamMechanism.calibrated(TopVotes(50, 1), participation, Budget(2.0, 1e-6))
     needed = mechanism.share_variance / 2  # a vote that moves leaves one place and enters another
     assert least <= needed
@@ -162,7 +162,8 @@ def test_a_roster_that_cannot_be_is_not_made(three: Path) -> None:
     assert "federation is '../x'; allowed are 1 to 100" in made("anna", "ben", federation="../x")
     given = made("anna", "ben", "--least-noise", "nan")
     assert "least_noise is nan; allowed is a finite number" in given
-    assert "dropout is 1.0; allowed is a fraction" in made("anna", "ben", "--dropout", 1)
+    assert "dropout is '1.0'; allowed is a count" in made("anna", "ben", "--dropout", 1.0)
+    assert "of 2 clients 1 may be missing and 1 may" in made("anna", "ben", "--dropout", 1)
     assert not (three / "r.toml").exists()
 
 

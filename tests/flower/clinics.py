@@ -10,6 +10,7 @@ from tacit.flower.client import MakeClient
 from tacit.membership import LEDGER, ROSTER, Membership, new_key
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
+from tacit.privacy.mechanisms import Participation, SomeClients
 from tacit.result import Result
 from tacit.secure.roster import Roster
 from tests.flower.grids import InProcessGrid, grid_of, vote, voters
@@ -33,15 +34,16 @@ class Clinics:
         base: Path,
         count: int = 5,
         *,
-        dropout: float = 0.4,
-        colluding: float = 0.0,
+        dropout: SomeClients = 0.4,
+        colluding: SomeClients = 0,
         least_noise: float = 0.0,
         budget: Budget = AMPLE,
     ) -> Clinics:
         folders = [base / f"clinic-{number}" for number in range(count)]
         keys = tuple(new_key(folder).public_key for folder in folders)
         names = tuple(folder.name for folder in folders)
-        membership = Membership(NAME, names, Roster(keys), dropout, colluding, least_noise)
+        planned = Participation(count, dropout, colluding)
+        membership = Membership(NAME, names, Roster(keys), planned, least_noise)
         for folder in folders:
             (folder / ROSTER).write_text(membership.to_toml())
             Ledger.create(folder / LEDGER, NAME, budget)

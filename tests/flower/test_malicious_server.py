@@ -128,12 +128,12 @@ LIES: dict[str, Lie] = {
     "claims more clients": Lie(
         asking(lambda q: replace(q, clients=7)),
         "evaluate",
-        "for 7 clients with .* this client knows of 6 clients",
+        "for 7 clients of .* this client knows of 6 clients",
     ),
     "shrinks the noise": Lie(
         asking(lambda q: replace(q, variance=q.variance / 2)),
         "evaluate",
-        "would add noise of 0.17.* squared distances of answers; this client adds 0.345 at least",
+        "would add noise of 0.21.* squared distances of answers; this client adds 0.431 at least",
     ),
     "tells some of other noise": Lie(
         asking(lambda q: replace(q, variance=2 * q.variance), SOME), "share", NOT_SIGNED
@@ -142,10 +142,10 @@ LIES: dict[str, Lie] = {
         asking(lambda q: replace(q, query=SECOND_BALLOT), SOME), "share", NOT_SIGNED
     ),
     "lowers the threshold by drop-outs": Lie(
-        asking(lambda q: replace(q, dropout=0.6)), "evaluate", "with drop-out 0.6 and .* 0.2 and"
+        asking(lambda q: replace(q, dropout=3)), "evaluate", "which 3 may drop out .* 1 may drop"
     ),
     "lowers the threshold by colluders": Lie(
-        asking(lambda q: replace(q, colluding=0.0)), "evaluate", "colluding 0; .* colluding 0.1"
+        asking(lambda q: replace(q, colluding=0)), "evaluate", "and 0 collude; .* and 1 collude"
     ),
     "asks for winners in clear": Lie(in_clear(FINDINGS), "evaluate", "this client's own budget"),
     "asks for training in clear": Lie(

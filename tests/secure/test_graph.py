@@ -3,7 +3,7 @@ from __future__ import annotations
 import secrets
 from fractions import Fraction
 from itertools import combinations
-from math import comb, floor
+from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -66,12 +66,9 @@ def failures(
     participation: Participation, members: int, degree: int, thresholds: range
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """For every threshold the chances that privacy and that opening fail, from the definitions."""
-    n, dropout = participation.clients, Fraction(str(participation.dropout))
-    present = -((-(1 - dropout) * n) // 1)
-    majority = (1 + Fraction(str(participation.colluding))) * n // 2 + 1
-    dropped = members - int(max(present, majority))
-    fraction = max(participation.colluding, participation.dropout, 0.1)
-    colluding = floor(Fraction(str(fraction)) * n)
+    n, dropout, colluding = participation.clients, participation.dropout, participation.colluding
+    dropped = members - max(n - dropout, (n + colluding) // 2 + 1)
+    colluding = max(colluding, dropout, n // 10)
     lost_runs = Fraction(comb(colluding + dropped, degree), comb(members, degree))
     fewer = np.array(thresholds) - 1
     recovered = hypergeom.sf(fewer, members - 1, colluding, degree)

@@ -99,15 +99,16 @@ Alpha = Annotated[
     ),
 ]
 Dropout = Annotated[
-    float,
-    typer.Option(parser=number, metavar="FRACTION", help="Fraction of clients that may drop out."),
+    str,
+    typer.Option(
+        metavar="COUNT|FRACTION", help="Clients that may drop out: 2 of them, or 0.1 or 1/3 of all."
+    ),
 ]
 Colluding = Annotated[
-    float,
+    str,
     typer.Option(
-        parser=number,
-        metavar="FRACTION",
-        help="Fraction of clients that may tell the server their noise.",
+        metavar="COUNT|FRACTION",
+        help="Clients that may tell others their noise: 2 of them, or 0.1 or 1/3 of all.",
     ),
 ]
 Percent = Annotated[

@@ -100,8 +100,8 @@ def plan(
     steps: Annotated[
         int, typer.Option(parser=whole, metavar="N", help="Selection: steps of a run of DP-SGD.")
     ] = 200,
-    dropout: Dropout = 0.1,
-    colluding: Colluding = 0.0,
+    dropout: Dropout = "0.1",
+    colluding: Colluding = "0",
     as_json: AsJson = False,
 ) -> None:
     """Price a private vote, FEATHERS' rewards or a private selection before anybody is asked.
@@ -139,8 +139,8 @@ def plan(
     terms |= {
         "unit": "client",
         "relation": "replace-one",
-        "dropout": dropout,
-        "colluding": colluding,
+        "dropout": participation.dropout,
+        "colluding": participation.colluding,
     }
     if method == "feathers":
         with working("pricing"):

@@ -57,8 +57,8 @@ def roster_make(
         typer.Argument(metavar="KEYS...", help="Members' public keys: files, or their folders."),
     ],
     federation: Annotated[str, typer.Option(metavar="NAME", help="What the federation is called.")],
-    dropout: Dropout = 0.1,
-    colluding: Colluding = 0.0,
+    dropout: Dropout = "0.1",
+    colluding: Colluding = "0",
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-5,
     least: Annotated[
@@ -94,8 +94,7 @@ def roster_make(
         federation,
         tuple(members),
         Roster(tuple(members.values())),
-        dropout,
-        colluding,
+        participation,
         least,
         secure,
     )
@@ -155,10 +154,10 @@ def _print_roster(membership: Membership) -> None:
     for member in members_json(membership):
         table.add_row(str(member["number"]), member["name"], member["key"])
     Console(highlight=False).print(table)
-    clients, threshold = len(membership.names), membership.participation.threshold
+    planned = membership.participation
     typer.echo(
-        f"At least {threshold} of {clients} must answer (drop-out {membership.dropout:g}, "
-        f"colluding {membership.colluding:g}), else nothing opens."
+        f"At least {planned.threshold} of {planned.clients} must answer, else nothing opens "
+        f"({planned.dropout} may drop out, {planned.colluding} collude)."
     )
     typer.echo(
         f"Each adds noise of {membership.least_noise:.10g} squared distances of answers at least."

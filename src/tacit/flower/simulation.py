@@ -108,8 +108,7 @@ def make_members(
         federation,
         tuple(names),
         Roster(tuple(identity.public_key for identity in identities)),
-        participation.dropout,
-        participation.colluding,
+        participation,
         least_noise(participation, budget),
         secure=secure,
     )

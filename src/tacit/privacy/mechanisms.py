@@ -3,12 +3,14 @@
 DP-HYPE (Algorithm 1, line 9) lets each of n clients add noise of variance ``sigma^2 / n``, and its
 Appendix A divides by ``(1 - xi) n`` instead to survive drop-outs. We differ in three ways: the
 noise is integer (Skellam), the variance is the least the exact worst pair needs, and colluding
-clients, who can tell the server their own noise, count as dropped.
+clients, who can tell the server their own noise, count as dropped; one does at least, since a
+curious client can take its own noise off the result.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
@@ -27,65 +29,98 @@ class OutOfBounds(ValueError):
     """An answer outside its bound was about to receive noise sized for the bound."""
 
 
-@dataclass(frozen=True)
+SomeClients = int | float | Fraction | str
+"""Some of the clients: how many (``2``, ``"2"``), or a fraction of them (``0.1``, ``"1/3"``)."""
+SOME_CLIENTS = (
+    "a count of clients such as 2, or a fraction of them from 0 up to, not including, 1, such as "
+    "0.1 or '1/3'"
+)
+
+
+@dataclass(frozen=True, init=False)
 class Participation:
     """How many clients take part and how many of them may fail or betray.
 
-    ``dropout`` and ``colluding`` are fractions. ``guaranteed`` is the number of honest clients
-    whose noise is certain to be in the sum: at most ``floor(dropout n)`` are missing and at most
-    ``floor(colluding n)`` have told their noise, so ``ceil((1 - dropout - colluding) n)`` remain;
-    and never more than ``n - 1``, since whoever looks at the result may be one of them.
-    (With ``colluding = 0`` and the full ``dropout`` happening, the guarantee is against the server
-    and outsiders; ``colluding >= 1/n`` covers a curious participant in that case too.)
+    ``dropout`` and ``colluding`` are counts, whichever way they were given: as counts, or as
+    fractions of the clients, of which whole clients are counted.
+
+    *Guarantee.* ``guaranteed`` honest shares of noise are in every opened sum, and nobody who looks
+    at it knows any of them. At most ``dropout`` clients are missing. Whoever looks knows the noise
+    of the clients it is in league with: at most ``colluding``, itself included if it takes part. A
+    participant in league with nobody knows its own noise and can take it off, hence at least one
+    client is counted as known. ``n - dropout - max(colluding, 1)`` shares remain.
 
     >>> Participation(clients=50, dropout=0.1).guaranteed
-    45
+    44
     >>> Participation(clients=10, dropout=0.1, colluding=0.2).guaranteed
     7
-    >>> Participation(clients=10, dropout=0.0).guaranteed
-    9
+    >>> Participation(clients=6, colluding="1/3")
+    Participation(clients=6, dropout=0, colluding=2)
     """
 
     clients: int
-    dropout: float = 0.1
-    colluding: float = 0.0
+    dropout: int
+    colluding: int
 
-    def __post_init__(self) -> None:
-        if not 2 <= self.clients <= _MOST_CLIENTS:
-            raise ValueError(f"clients is {self.clients}; allowed is 2 to {_MOST_CLIENTS}")
-        for name, value in (("dropout", self.dropout), ("colluding", self.colluding)):
-            if not 0 <= value < 1:
-                raise ValueError(
-                    f"{name} is {value!r}; allowed is a fraction from 0 up to, not including, 1"
-                )
-        if self._lost >= 1:
+    def __init__(
+        self, clients: int, dropout: SomeClients = 0.1, colluding: SomeClients = 0
+    ) -> None:
+        if not 2 <= clients <= _MOST_CLIENTS:
+            raise ValueError(f"clients is {clients}; allowed is 2 to {_MOST_CLIENTS}")
+        object.__setattr__(self, "clients", clients)
+        object.__setattr__(self, "dropout", _counted("dropout", dropout, clients))
+        object.__setattr__(self, "colluding", _counted("colluding", colluding, clients))
+        if self.guaranteed < 1:
             raise ValueError(
-                f"dropout {self.dropout!r} and colluding {self.colluding!r} add up to "
-                f"{float(self._lost):g}; together they must stay below 1, so that some honest "
-                "client's noise remains"
+                f"dropout is {dropout!r} and colluding {colluding!r}: of {clients} clients "
+                f"{self.dropout} may be missing and {max(self.colluding, 1)} may know their own "
+                "noise; together they must be fewer than the clients, so that some honest "
+                "client's noise remains: lower them, or have more clients"
             )
 
     @property
-    def _lost(self) -> Fraction:
-        # As the decimals that were written: 0.1 + 0.2 is 3/10, not a little more.
-        return Fraction(str(self.dropout)) + Fraction(str(self.colluding))
-
-    @property
     def guaranteed(self) -> int:
-        """Honest clients whose noise is certain to be in the sum."""
-        return min(math.ceil((1 - self._lost) * self.clients), self.clients - 1)
+        """Honest clients whose noise is certain to be in the sum, unknown to whoever looks."""
+        return self.clients - self.dropout - max(self.colluding, 1)
 
     @property
     def threshold(self) -> int:
         """The fewest answers that may be opened.
 
-        The noise floor ``ceil((1 - dropout) n)``, a majority ``floor(n/2) + 1``, and with a
-        colluding server ``floor((1 + colluding) n / 2) + 1``: two sets of that size share an honest
-        client, so no two different sums can be opened from one round.
+        The noise floor ``n - dropout``, and with a colluding server
+        ``floor((n + colluding) / 2) + 1``, which is a majority if nobody colludes: two sets of that
+        size share an honest client, so no two different sums can be opened from one round.
         """
-        present = math.ceil((1 - Fraction(str(self.dropout))) * self.clients)
-        united = math.floor((1 + Fraction(str(self.colluding))) * self.clients / 2) + 1
-        return max(present, united)
+        return max(self.clients - self.dropout, (self.clients + self.colluding) // 2 + 1)
+
+
+def some_clients(name: str, value: SomeClients) -> int | Fraction:
+    """A count as it is; a fraction of the clients exactly as it was written.
+
+    >>> [some_clients("dropout", value) for value in ("2", "1/3", 0.1)]
+    [2, Fraction(1, 3), Fraction(1, 10)]
+    """
+    found: object = value
+    with suppress(ValueError, ZeroDivisionError):
+        if isinstance(value, str) and value.strip().isdecimal():
+            found = int(value)
+        elif isinstance(value, str | float):
+            found = Fraction(str(value))
+    if type(found) is int and found >= 0:
+        return found
+    if isinstance(found, Fraction) and 0 <= found < 1:
+        return found
+    raise ValueError(f"{name} is {value!r}; allowed is {SOME_CLIENTS}")
+
+
+def _counted(name: str, value: SomeClients, clients: int) -> int:
+    """How many of the clients that is."""
+    found = some_clients(name, value)
+    if isinstance(found, int):
+        return found
+    # k / n as a float may be a hair below k / n. Rounding that down would count a client too few as
+    # lost, and one honest client too many. It is below 1e-15 off, so below 1e-8 of a client.
+    return math.floor(found * clients + Fraction(1, 10**6))
 
 
 @dataclass(frozen=True)
@@ -195,7 +230,7 @@ def least_noise(participation: Participation, budget: Budget) -> float:
     calibrates with those is not to be refused.
 
     >>> [least_noise(Participation(50), Budget(epsilon, 1e-5)) for epsilon in (1.0, math.inf)]
-    [0.292, 0.0]
+    [0.2987, 0.0]
     """
     if math.isinf(budget.epsilon):
         return 0.0

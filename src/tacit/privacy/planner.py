@@ -187,7 +187,7 @@ def enough_noise(participation: Participation, candidates: int, votes: int, chan
     """The largest variance with which unanimous clients still pick a good candidate so often.
 
     >>> round(enough_noise(Participation(200), candidates=100, votes=5, chance=0.95))
-    5262
+    5233
     """
     good, bad = unanimous_votes(participation.clients, candidates, votes, votes)
     present = participation.clients / participation.guaranteed

@@ -86,8 +86,8 @@ class Session:
     def __post_init__(self) -> None:
         if self.around.participation.dropout:
             raise ValueError(
-                f"drop-out is {self.around.participation.dropout:g}; allowed under multiparty "
-                "encryption is 0: without everybody nothing opens"
+                f"{self.around.participation.dropout} may drop out; allowed under multiparty "
+                "encryption are 0: without everybody nothing opens"
             )
         if self.around.bits > 32:
             raise ValueError(

@@ -54,8 +54,8 @@ def wiring(participation: Participation, members: int) -> Wiring:
     complete = Wiring(members - 1, _majority_with_colluders(participation))
     if members <= COMPLETE_UP_TO:
         return complete
-    fraction = max(participation.colluding, participation.dropout, LEAST_COLLUDING)
-    colluding = min(floor(Fraction(str(fraction)) * participation.clients), members - 2)
+    least = floor(Fraction(str(LEAST_COLLUDING)) * participation.clients)
+    colluding = min(max(participation.colluding, participation.dropout, least), members - 2)
     dropped = max(members - participation.threshold, 0)
     others = members - 1
     for degree in range(4, others, 2):
@@ -93,7 +93,7 @@ def neighbours(order: Sequence[int], degree: int, me: int) -> tuple[int, ...]:
 
 def _majority_with_colluders(participation: Participation) -> int:
     """Two sets of this many holders share an honest one."""
-    return floor((1 + Fraction(str(participation.colluding))) * participation.clients / 2) + 1
+    return (participation.clients + participation.colluding) // 2 + 1
 
 
 def _least_threshold(others: int, colluding: int, degree: int, allowed: float) -> int | None:
