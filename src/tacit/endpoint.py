@@ -28,9 +28,10 @@ from tacit.secure.masks import MaskedParticipant
 from tacit.secure.plain import PlainParticipant
 from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS, PLAIN, Participant, Refused, Round
 from tacit.secure.roster import Identity, Roster
+from tacit.sessions import Sessions
 from tacit.task import Client, NothingToSay
 
-VERSION = 3
+VERSION = 4
 SESSION_BYTES = 32
 LONGEST_DEADLINE = 86_400.0
 EVALUATING = 0.9
@@ -75,12 +76,19 @@ class AskInClear(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     query: InClear
 
 
-class Waiting(Struct, frozen=True, array_like=True):
-    """An endpoint between two stages."""
+class Waiting(Struct, frozen=True, array_like=True, tag=VERSION):
+    """An endpoint between two stages.
+
+    The last request and its reply are kept, so that a request whose reply was lost on the way can
+    come again: it is answered with the same bytes, which tell nobody more than once.
+    """
 
     question: bytes
     asked: AskSum
     sum_state: bytes
+    request: bytes
+    """A digest of it."""
+    reply: bytes
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -119,6 +127,7 @@ class Endpoint:
     """Whether weights trained by DP-SGD may leave, at what that costs for a single record."""
     punctual: bool = False
     """Whether the first reply waits for the deadline; with a roster there must be one then."""
+    sessions: Sessions = field(default_factory=Sessions, repr=False)
     on_abstention: Callable[[Exception], None] = field(default=lambda _reason: None, repr=False)
     on_release: Callable[[Receipt], None] = field(default=lambda _receipt: None, repr=False)
 
@@ -132,25 +141,31 @@ class Endpoint:
             raise Refused(f"the message has version {message.version}; this client has {VERSION}")
         if len(message.session) != SESSION_BYTES:
             raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(message.session)}")
+        waiting, asked_again = _waiting(state), digest(b"question", request)
+        if waiting and waiting.request == asked_again:
+            return state, waiting.reply
         match message:
             case AskSum():
-                return self._begin(state, message, digest(b"question", request))
+                return self._begin(waiting, message, asked_again)
             case Continue():
-                return self._continue(state, message)
+                return self._continue(waiting, message, asked_again)
             case AskInClear():
                 return state, self._in_clear(message)
 
-    def _begin(self, state: bytes, asked: AskSum, question: bytes) -> tuple[bytes, bytes]:
+    def _begin(
+        self, waiting: Waiting | None, asked: AskSum, question: bytes
+    ) -> tuple[bytes, bytes]:
         begun = time.monotonic()
-        if state and _waiting(state).asked.session == asked.session:
+        if waiting and waiting.asked.session == asked.session:
             raise Refused("this session was asked before")
         mechanism = self._accepted(asked)
+        self.sessions.begin(asked.session.hex())
         seconds = asked.deadline * EVALUATING if self.punctual else asked.deadline
         noisy = self._noisy_answer(asked.query, mechanism, seconds)
         step = self._participant(asked, question, mechanism).begin(noisy)
         if self.punctual and math.isfinite(asked.deadline):
             time.sleep(max(begun + asked.deadline - time.monotonic(), 0.0))
-        return encode(Waiting(question, asked, step.state)), step.reply
+        return encode(Waiting(question, asked, step.state, question, step.reply)), step.reply
 
     def _accepted(self, asked: AskSum) -> Mechanism:
         """The noise for a question that this client is willing to answer, or :class:`Refused`."""
@@ -185,10 +200,11 @@ class Endpoint:
             raise Refused(f"this client's own budget: {error}") from None
         return mechanism
 
-    def _continue(self, state: bytes, message: Continue) -> tuple[bytes, bytes]:
-        if not state:
+    def _continue(
+        self, waiting: Waiting | None, message: Continue, request: bytes
+    ) -> tuple[bytes, bytes]:
+        if waiting is None:
             raise Refused("no sum is under way")
-        waiting = _waiting(state)
         asked = waiting.asked
         if message.session != asked.session:
             raise Refused("the message belongs to another session")
@@ -197,7 +213,12 @@ class Endpoint:
         step = participant.step(waiting.sum_state, message.body)
         if step.releases:
             self._release(asked, waiting.question, mechanism)
-        return encode(structs.replace(waiting, sum_state=step.state)), step.reply
+        if step.finishes:
+            self.sessions.finish(asked.session.hex())
+        following = structs.replace(
+            waiting, sum_state=step.state, request=request, reply=step.reply
+        )
+        return encode(following), step.reply
 
     def _release(self, asked: AskSum, question: bytes, mechanism: Mechanism) -> None:
         """Charge before the vector leaves, once a session whatever became of the state."""
@@ -265,8 +286,12 @@ class Endpoint:
             return mechanism.perturb(mechanism.bound.abstention())
 
 
-def _waiting(state: bytes) -> Waiting:
-    return msgspec.msgpack.decode(state, type=Waiting)
+def _waiting(state: bytes) -> Waiting | None:
+    """What is under way; a state of another version is of a sum that cannot be gone on with."""
+    try:
+        return msgspec.msgpack.decode(state, type=Waiting) if state else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _terms(participation: Participation) -> str:

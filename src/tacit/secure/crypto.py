@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
-NONCE_BYTES = 12
 DIGEST_BYTES = 32
-BOX_OVERHEAD = NONCE_BYTES + 16
+BOX_OVERHEAD = KEY_BYTES + 16
+_FIELD = 2**255 - 19
 _COUNTER_START = bytes(16)
-_ANY_SECRET = b"any".ljust(KEY_BYTES)
+_NONCE = bytes(12)
+_ANYBODY = X25519PrivateKey.from_private_bytes(b"any".ljust(KEY_BYTES))
 
 
 def fresh() -> bytes:
@@ -37,17 +38,25 @@ def agree(secret: bytes, *others: bytes) -> list[bytes]:
 
 
 def is_public_key(key: bytes) -> bool:
-    """Whether these bytes are an X25519 key that one can agree with."""
+    """Whether these bytes are the one spelling of an X25519 key that one can agree with.
+
+    X25519 ignores the topmost bit and reduces modulo 2^255 - 19, so a key has other spellings;
+    those are refused, and so are points of small order, with which everybody agrees on zero. The
+    sum of a key and a point of small order cannot be told from a key: it is another key with the
+    same secrets. Hence nothing may be derived from an agreed secret without both public keys.
+    """
+    if len(key) != KEY_BYTES or int.from_bytes(key, "little") >= _FIELD:
+        return False
     try:
-        agree(_ANY_SECRET, key)
+        _ANYBODY.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
         return False
     return True
 
 
-def derive(secret: bytes, purpose: bytes, session: bytes) -> bytes:
-    """A key for one purpose in one session (HKDF-SHA256)."""
-    return HKDF(SHA256(), KEY_BYTES, salt=session, info=b"tacit 1 " + purpose).derive(secret)
+def derive(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+    """A key for one purpose in one context (HKDF-SHA256)."""
+    return HKDF(SHA256(), KEY_BYTES, salt=context, info=b"tacit 2 " + purpose).derive(secret)
 
 
 def expand(key: bytes, size: int) -> bytes:
@@ -55,23 +64,61 @@ def expand(key: bytes, size: int) -> bytes:
     return Cipher(algorithms.AES(key), modes.CTR(_COUNTER_START)).encryptor().update(bytes(size))
 
 
-def seal(key: bytes, text: bytes, context: bytes) -> bytes:
-    """Encrypt and authenticate (ChaCha20-Poly1305) under a fresh random nonce."""
-    nonce = token_bytes(NONCE_BYTES)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, context)
+def seal(once: bytes, receiver: bytes, text: bytes, context: bytes) -> bytes:
+    """Encrypt to a public key under a secret that is used once, and authenticate the context.
+
+    The box is the public half of that secret, then ChaCha20-Poly1305. Its key is fresh, since the
+    secret is, so the nonce may stand still. Whoever sealed it can show what it holds to anybody, by
+    giving away the secret (:func:`reopen`).
+    """
+    key, own = _shared_key(once, receiver, context)
+    return own + ChaCha20Poly1305(key).encrypt(_NONCE, text, context)
 
 
-def unseal(key: bytes, box: bytes, context: bytes) -> bytes:
-    """What was sealed; a ValueError if the box, its key or its context is another one."""
+def reopen(once: bytes, receiver: bytes, box: bytes, context: bytes) -> bytes:
+    """What was sealed to a public key, from the secret that sealed it; a ValueError if not."""
+    key, own = _shared_key(once, receiver, context)
+    if box[:KEY_BYTES] != own:
+        raise ValueError("a sealed box was made with another secret")
+    return _decrypted(key, box, context)
+
+
+class Receiver:
+    """Opens boxes that were sealed to the public key of a secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(secret)
+        self._public = self._key.public_key().public_bytes_raw()
+
+    def unseal(self, box: bytes, context: bytes) -> bytes:
+        """What was sealed; a ValueError if the box, its key or its context is another one."""
+        sender = box[:KEY_BYTES]
+        agreed = self._key.exchange(X25519PublicKey.from_public_bytes(sender))
+        return _decrypted(_box_key(agreed, sender, self._public, context), box, context)
+
+
+def _shared_key(once: bytes, receiver: bytes, context: bytes) -> tuple[bytes, bytes]:
+    """The key of a box, and the public half of the secret that sealed it."""
+    key = X25519PrivateKey.from_private_bytes(once)
+    own = key.public_key().public_bytes_raw()
+    agreed = key.exchange(X25519PublicKey.from_public_bytes(receiver))
+    return _box_key(agreed, own, receiver, context), own
+
+
+def _decrypted(key: bytes, box: bytes, context: bytes) -> bytes:
     try:
-        return ChaCha20Poly1305(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], context)
+        return ChaCha20Poly1305(key).decrypt(_NONCE, box[KEY_BYTES:], context)
     except InvalidTag:
         raise ValueError("a sealed box does not open with this key in this context") from None
 
 
+def _box_key(agreed: bytes, sender: bytes, receiver: bytes, context: bytes) -> bytes:
+    return derive(agreed, b"box", digest(b"box", sender, receiver, context))
+
+
 def digest(purpose: bytes, *parts: bytes) -> bytes:
     """SHA-256 of parts with their lengths, so that no two lists of parts look alike."""
-    state = hashlib.sha256(b"tacit 1 " + purpose)
+    state = hashlib.sha256(b"tacit 2 " + purpose)
     for part in parts:
         state.update(len(part).to_bytes(8, "big") + part)
     return state.digest()

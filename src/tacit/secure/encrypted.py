@@ -198,7 +198,7 @@ class EncryptedParticipant:
         party = Party.from_bytes(session.parameters, kept.party)
         requests = [_given(OpeningRequest, session, request, i) for i in range(session.pieces)]
         reply = [party.opening_share(request) for request in requests]
-        return Step(_encode(_Done()), _packed(reply))
+        return Step(_encode(_Done()), _packed(reply), finishes=True)
 
     def _session(self) -> Session:
         try:

@@ -9,60 +9,70 @@ drop-out its side of the agreed masks, never both, so that exactly the survivors
 ==========  ==================================  ================================================
 stage       the server sends                    a client answers
 ==========  ==================================  ================================================
-advertise   (the question)                      two X25519 keys, a commitment, a signature
-reveal      all adverts (above 64 clients)      what it committed to: joint randomness
-share       all adverts and reveals             shares of its secrets, sealed to its neighbours
-seal        who shared, the shares for it       its masked vector, a signature over who shared
-confirm     survivors, neighbours' signatures   (with a roster) a signature over that list
+advertise   (the question)                      two X25519 keys, a signature
+share       all adverts                         shares of its secrets, sealed to its neighbours,
+                                                with a proof that they fit together, signed
+deliver     who shared, the shares for it       complaints about shares that are not in order
+explain     complaints about a client, if any   what lets everybody look into those boxes
+seal        the final list of members           its masked vector, signed
+confirm     survivors, their signed digests     (with a roster) a signature over that list
 open        who survived, with signatures       shares: survivors' own masks, drop-outs' keys
 ==========  ==================================  ================================================
 
 *What the server learns.* Let H be the honest survivors. A mask between two of H comes from a secret
-that neither server nor colluders can recover, and the graph on H is connected. So the sealed
-vectors of H are (pseudo-)random subject to their sum: a spanning tree of masks carries any
-difference between two inputs of equal sum. The rest of the view does not depend on the vectors.
+that neither server nor colluders can recover, and the graph on H is connected, whoever vanishes. So
+the sealed vectors of H are (pseudo-)random subject to their sum: a spanning tree of masks carries
+any difference between two inputs of equal sum. The rest of the view does not depend on the vectors.
 Hence the whole view can be rebuilt from the sum, and the vectors carry their noise before the
 protocol starts, so the sum is what the accounting prices. Without a roster this holds against a
 server that follows the protocol. With one, keys cannot be swapped, and a list of survivors opens
 only when so many signed it that two such lists would share an honest signer; so one list at most
-opens, and no secret of it opens twice. A survivor's own mask opens only at neighbours who saw its
-signature over the same sharers as theirs, so nobody is opened who was made to leave masks out.
-Above 64 clients one assumption about the server remains: it does not choose *who drops out* by the
-graph. (The graph itself it can have redrawn three times at most, which multiplies the failure
-chance by four.)
+opens, and no secret of it opens twice. Masks are bound to both numbers, both public keys, the
+question and the final list, so a key that somebody copied, another question or another list makes
+another mask; and a client opens only survivors whose vectors were sealed for its own list.
+
+*Who misbehaves is named.* Everybody checks the shares it gets before anything is sealed. A
+complaint is settled by the dealer, who shows what it sealed by giving away the secret of that one
+box, never one of a mask: so either the dealer or whoever complained without cause is left out, and
+counts as a drop-out. A dealer explains a parcel only if it is the one that it made, so that a
+server cannot have honest clients complain about forgeries and collect shares; and honest clients
+never complain about honest ones, so what is shown are shares that colluders hold anyway. A share
+that comes back wrong names its holder, or the dealer that gave a wrong one to an accomplice.
 
 This file holds the client's half, :mod:`tacit.secure.opening` the server's. The client's half is
-pure steps over explicit states; a request that comes twice, too early or for another session finds
-no step. Written by hand because no library on PyPI sums integers this way without clipping them
-(Flower's SecAgg+ also seeds its masks with 28 bits only).
+pure steps over explicit states; a request that comes too early, or of another session, finds none.
+Written by hand because no library on PyPI sums integers this way without clipping them (Flower's
+SecAgg+ also seeds its masks with 28 bits only).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tacit.privacy.skellam import IntArray
 from tacit.secure import crypto, shamir
-from tacit.secure.graph import neighbours, ring, wiring
+from tacit.secure.graph import wiring
 from tacit.secure.messages import (
     Advert,
     Advertised,
-    Adverts,
-    Again,
+    Complaints,
     Confirmation,
     Confirmed,
+    Delivered,
     Delivery,
     Done,
+    Explained,
+    Final,
     Masked,
     Opened,
     Opening,
+    Parcel,
+    Received,
     Reply,
     Request,
-    Reveal,
-    Revealed,
     Sealed,
     Setup,
     Shared,
@@ -76,20 +86,29 @@ from tacit.secure.messages import (
 from tacit.secure.protocol import Refused, Round, Step
 from tacit.secure.roster import Identity, Roster
 from tacit.secure.setup import (
+    SECRETS,
     Members,
     advert_text,
+    box_context,
+    check_enough,
     checked_members,
-    commit,
-    expanded,
-    joint_seed,
+    complaint_text,
+    dealing_digest,
+    dealing_text,
+    final_digest,
+    opened_text,
     own_mask,
-    setup_digest,
-    sharers_text,
+    pair_key,
+    pair_mask,
+    parcel_digest,
+    parcel_for,
+    sealed_text,
+    secret_context,
+    seed_hash,
+    shares_in,
     survivors_text,
+    vector_digest,
 )
-
-MOST_ATTEMPTS = 4
-"""How often a graph may be drawn in one session because a client did not reveal its part."""
 
 
 @dataclass(frozen=True)
@@ -103,23 +122,31 @@ class MaskedParticipant:
 
     def begin(self, vector: IntArray) -> Step:
         """Fix the vector, which carries its noise already, and advertise keys."""
-        state, advert = self._advertise(0, self.around.residues(vector))
+        box_secret, mask_secret = crypto.fresh(), crypto.fresh()
+        keys = crypto.public_key(box_secret), crypto.public_key(mask_secret)
+        advert = Advert(self.me, *keys, self._sign(advert_text(self.around, self.me, *keys)))
+        state = Advertised(box_secret, mask_secret, advert, self.around.residues(vector))
         return Step(pack(state), pack(advert))
 
     def step(self, state: bytes, request: bytes) -> Step:
         """Answer one request, or raise :class:`Refused` and leave everything as it was."""
         following, reply = self._step(unpack_state(state), unpack_request(request))
-        return Step(pack(following), pack(reply), releases=isinstance(reply, Sealed))
+        return Step(
+            pack(following),
+            pack(reply),
+            releases=isinstance(reply, Sealed),
+            finishes=isinstance(reply, Opened),
+        )
 
     def _step(self, state: State, request: Request) -> tuple[State, Reply]:
         match state, request:
-            case Advertised() | Revealed(), Again():
-                return self._advertise_again(state, request)
-            case Advertised(), Adverts():
-                return self._reveal(state, request)
-            case Advertised() | Revealed(), Setup():
+            case Advertised(), Setup():
                 return self._share(state, request)
             case Shared(), Delivery():
+                return self._receive(state, request)
+            case Delivered(explained=False), Complaints():
+                return self._explain(state, request)
+            case Delivered(), Final():
                 return self._seal(state, request)
             case Masked(), Survivors() if self.roster:
                 return self._confirm(state, request)
@@ -127,116 +154,116 @@ class MaskedParticipant:
                 return self._open_confirmed(state, request)
             case Masked(), Opening() if not self.roster:
                 self._check_survivors(state, request.clients)
-                return Done(), _opened(state, request.clients)
+                return Done(), self._opened(state, request.clients)
         raise Refused(
             f"the message {type(request).__name__!r} does not follow {type(state).__name__!r}; "
-            "messages come once and in order"
+            "messages come in order"
         )
 
-    def _advertise(self, attempt: int, vector: bytes) -> tuple[Advertised, Advert]:
-        cipher_secret, mask_secret = crypto.fresh(), crypto.fresh()
-        randomness = crypto.fresh() if self.around.draws_graph else b""
-        keys = crypto.public_key(cipher_secret), crypto.public_key(mask_secret)
-        commitment = commit(randomness) if randomness else b""
-        text = advert_text(self.around, attempt, self.me, *keys, commitment)
-        signature = self.identity.sign(text) if self.identity else b""
-        advert = Advert(self.me, *keys, commitment, signature)
-        return Advertised(attempt, cipher_secret, mask_secret, randomness, advert, vector), advert
-
-    def _advertise_again(
-        self, state: Advertised | Revealed, request: Again
-    ) -> tuple[Advertised, Advert]:
-        before = state.advertised if isinstance(state, Revealed) else state
-        if not self.around.draws_graph or not before.attempt < request.attempt < MOST_ATTEMPTS:
-            raise Refused(
-                f"attempt {request.attempt} of the set-up; allowed is one after {before.attempt} "
-                f"and below {MOST_ATTEMPTS}"
-            )
-        return self._advertise(request.attempt, before.vector)
-
-    def _reveal(self, state: Advertised, request: Adverts) -> tuple[Revealed, Reveal]:
-        members = self._members(state, request.adverts)
-        return Revealed(state, members.digest), Reveal(state.randomness)
-
-    def _share(self, state: Advertised | Revealed, request: Setup) -> tuple[Shared, Shares]:
-        keys = state.advertised if isinstance(state, Revealed) else state
-        members = self._members(keys, request.adverts)
-        if self.around.draws_graph and (
-            not isinstance(state, Revealed) or state.adverts_digest != members.digest
-        ):
-            raise Refused("the adverts are not those for which the randomness was revealed")
-        seed = joint_seed(members, request.reveals, draws_graph=self.around.draws_graph)
-        wired = wiring(self.around.participation, len(members.clients))
-        near = neighbours(ring(seed, members.clients), wired.degree, self.me)
-        self_seed = crypto.fresh()
-        holders = (*near, self.me)
-        self_shares = shamir.split(self_seed, holders, wired.share_threshold)
-        key_shares = shamir.split(keys.mask_secret, holders, wired.share_threshold)
-        adverts = {other: members.adverts[other] for other in near}
-        box_keys = self._agree(
-            keys.cipher_secret, {other: a.cipher_key for other, a in adverts.items()}, b"box"
-        )
-        mask_keys = self._agree(
-            keys.mask_secret, {other: a.mask_key for other, a in adverts.items()}, b"mask"
-        )
+    def _share(self, state: Advertised, request: Setup) -> tuple[Shared, Shares]:
+        members = checked_members(request.adverts, self.around, self.roster)
+        if members.adverts.get(self.me) != state.advert:
+            raise Refused("this client's own keys were altered or left out")
+        setup, near, self_seed = members.digest, members.near(self.me), crypto.fresh()
+        holders, threshold = (*near, self.me), members.wired.share_threshold
+        dealt = [
+            shamir.Dealing.of(secret, holders, threshold, secret_context(setup, self.me, name))
+            for name, secret in zip(SECRETS, (self_seed, state.mask_secret), strict=True)
+        ]
+        own, box_seed = [dealing.shares[self.me] for dealing in dealt], crypto.fresh()
         boxes = {
             other: crypto.seal(
-                box_keys[other],
-                self_shares[other] + key_shares[other],
-                self._box_context(self.me, other),
+                self._once(box_seed, other),
+                members.adverts[other].box_key,
+                b"".join(dealing.shares[other] for dealing in dealt),
+                box_context(setup, self.me, other),
             )
             for other in near
         }
         shared = Shared(
-            setup_digest=setup_digest(members, seed),
-            members=members.clients,
-            share_threshold=wired.share_threshold,
+            setup_digest=setup,
+            order=members.order,
+            box_secret=state.box_secret,
+            box_seed=box_seed,
+            parcels={other: _parcel_digest(dealt, other, boxes[other]) for other in near},
             self_seed=self_seed,
-            box_keys=box_keys,
-            mask_keys=mask_keys,
-            own_shares=(self_shares[self.me], key_shares[self.me]),
-            vector=keys.vector,
+            pair_keys=self._pair_keys(state.mask_secret, members, near),
+            own_shares=(own[0], own[1]),
+            vector=state.vector,
         )
-        return shared, Shares(boxes)
+        seed, key = (dealing.public for dealing in dealt)
+        hashes = {holder: (seed.hashes[holder], key.hashes[holder]) for holder in seed.hashes}
+        shares = Shares(boxes, hashes, (seed.proof, key.proof), b"")
+        text = dealing_text(setup, self.me, seed_hash(shares), dealing_digest(shares))
+        return shared, Shares(boxes, hashes, shares.proofs, self._sign(text))
 
-    def _seal(self, state: Shared, request: Delivery) -> tuple[Masked, Sealed]:
-        sharers = _checked_list("sharers", request.sharers, state.members, self.me)
-        self._check_enough("sharers", sharers)
-        if request.boxes.keys() != state.box_keys.keys() & set(sharers):
-            # Masks left out on purpose would cut the graph and open smaller sums.
+    def _receive(self, state: Shared, request: Delivery) -> tuple[Delivered, Received]:
+        sharers = _checked_list("sharers", request.sharers, state.order, self.me)
+        self._check_enough(state, "sharers", sharers)
+        if request.parcels.keys() != state.pair_keys.keys() & set(sharers):
             raise Refused("shares of some neighbour were withheld, or came from no neighbour")
-        everyone_is_near = len(state.box_keys) == len(state.members) - 1
-        if not everyone_is_near and len(request.boxes) < state.share_threshold:
+        held, complaints = {self.me: state.own_shares}, {}
+        receiver = crypto.Receiver(state.box_secret)
+        for dealer, parcel in request.parcels.items():
+            pair = self._shares_of(receiver, state.setup_digest, dealer, parcel)
+            if pair is None:
+                found = parcel_digest(parcel)
+                text = complaint_text(state.setup_digest, dealer, self.me, found)
+                complaints[dealer] = self._sign(text)
+            else:
+                held[dealer] = pair
+        return Delivered(state, sharers, held, explained=False), Received(complaints)
+
+    def _explain(self, state: Delivered, request: Complaints) -> tuple[Delivered, Explained]:
+        shared, complaints = state.shared, request.complaints
+        for holder, (found, signature) in complaints.items():
+            if shared.parcels.get(holder) != found:
+                raise Refused("a complaint is about a parcel that this client did not make")
+            text = complaint_text(shared.setup_digest, self.me, holder, found)
+            if self.roster and not self.roster.confirms(holder, text, signature):
+                raise Refused("a complaint is not signed by the client that the roster names")
+        threshold = wiring(self.around.participation, len(shared.order)).share_threshold
+        if len(complaints) >= threshold:
             raise Refused(
-                f"only {len(request.boxes)} neighbours shared; with fewer than "
-                f"{state.share_threshold} all of them might collude"
+                f"{len(complaints)} clients complain; with {threshold} shares this client's "
+                "secrets would be known"
             )
-        held = {self.me: state.own_shares}
-        for other, box in request.boxes.items():
-            held[other] = self._unseal(state.box_keys[other], box, other)
-        vector = np.frombuffer(state.vector, self.around.word)
-        masked = vector + own_mask(self.around, state.self_seed)
-        for other in request.boxes:
-            mask = expanded(self.around, state.mask_keys[other])
+        secrets = {holder: self._once(shared.box_seed, holder) for holder in complaints}
+        return Delivered(shared, state.sharers, state.held, explained=True), Explained(secrets)
+
+    def _seal(self, state: Delivered, request: Final) -> tuple[Masked, Sealed]:
+        shared = state.shared
+        members = _checked_list("members", request.members, state.sharers, self.me)
+        self._check_enough(shared, "members", members)
+        if not shared.pair_keys.keys() & set(members) <= state.held.keys():
+            raise Refused("a member's shares were not in order, and it is in the sum all the same")
+        final = final_digest(shared.setup_digest, members)
+        masked = np.frombuffer(shared.vector, self.around.word) + own_mask(
+            self.around, final, self.me, shared.self_seed
+        )
+        held = {self.me: state.held[self.me]}
+        for other in shared.pair_keys.keys() & set(members):
+            mask = pair_mask(self.around, final, shared.pair_keys[other])
             masked = masked + mask if self.me < other else masked - mask
-        text = sharers_text(self.around, state.setup_digest, sharers)
-        signature = self.identity.sign(text) if self.identity else b""
-        return Masked(state.setup_digest, sharers, held), Sealed(masked.tobytes(), signature)
+            held[other] = state.held[other]
+        vector = masked.tobytes()
+        signature = self._sign(sealed_text(final, self.me, vector_digest(vector)))
+        return Masked(shared.setup_digest, shared.order, members, held), Sealed(vector, signature)
 
     def _confirm(self, state: Masked, request: Survivors) -> tuple[Confirmed, Confirmation]:
         self._check_survivors(state, request.clients)
         if self.identity is None or self.roster is None:
             raise Refused("this client has no key to sign with, or no roster")
         near = state.held.keys() & set(request.clients) - {self.me}
-        told = sharers_text(self.around, state.setup_digest, state.sharers)
-        if request.signatures.keys() != near or not all(
-            self.roster.confirms(client, told, signature)
-            for client, signature in request.signatures.items()
+        final = final_digest(state.setup_digest, state.members)
+        if request.seals.keys() != near or not all(
+            self.roster.confirms(client, sealed_text(final, client, vector), signature)
+            for client, (vector, signature) in request.seals.items()
         ):
-            # Whoever was told of other sharers left other masks out, and must not be opened.
-            raise Refused("a surviving neighbour did not sign the same sharers")
-        text = survivors_text(self.around, state.setup_digest, state.sharers, request.clients)
-        return Confirmed(state, request.clients), Confirmation(self.identity.sign(text))
+            # Whoever was told of other members has other masks, which nothing would cancel.
+            raise Refused("a surviving neighbour did not seal its vector for the same members")
+        signature = self.identity.sign(survivors_text(final, request.clients))
+        return Confirmed(state, request.clients), Confirmation(signature)
 
     def _open_confirmed(self, state: Confirmed, request: Opening) -> tuple[Done, Opened]:
         if request.clients != state.survivors:
@@ -244,7 +271,8 @@ class MaskedParticipant:
         if not request.signatures.keys() <= set(state.survivors):
             raise Refused("a signature comes from a client that did not survive")
         masked = state.masked
-        text = survivors_text(self.around, masked.setup_digest, masked.sharers, state.survivors)
+        final = final_digest(masked.setup_digest, masked.members)
+        text = survivors_text(final, state.survivors)
         if self.roster is None or not all(
             self.roster.confirms(client, text, signature)
             for client, signature in request.signatures.items()
@@ -255,49 +283,57 @@ class MaskedParticipant:
                 f"{len(request.signatures)} clients signed the survivors; needed are "
                 f"{self.around.threshold}"
             )
-        return Done(), _opened(masked, state.survivors)
+        return Done(), self._opened(masked, state.survivors)
+
+    def _opened(self, state: Masked, survivors: Sequence[int]) -> Opened:
+        """One kind of share a client: the own mask of a survivor, the mask key of a drop-out."""
+        alive = set(survivors)
+        own = {client: held[0] for client, held in state.held.items() if client in alive}
+        keys = {client: held[1] for client, held in state.held.items() if client not in alive}
+        final = final_digest(state.setup_digest, state.members)
+        return Opened(own, keys, self._sign(opened_text(final, self.me, own, keys)))
 
     def _check_survivors(self, state: Masked, survivors: tuple[int, ...]) -> None:
-        self._check_enough(
-            "survivors", _checked_list("survivors", survivors, state.sharers, self.me)
-        )
+        _checked_list("survivors", survivors, state.members, self.me)
+        self._check_enough(state, "survivors", survivors)
 
-    def _check_enough(self, name: str, clients: Sequence[int]) -> None:
-        if len(clients) < self.around.threshold:
-            raise Refused(
-                f"there are {len(clients)} {name}; below {self.around.threshold} the noise or the "
-                "majority would not suffice, so nothing opens"
-            )
+    def _check_enough(self, state: Shared | Masked, name: str, clients: tuple[int, ...]) -> None:
+        wired = wiring(self.around.participation, len(state.order))
+        check_enough(self.around, wired, state.order, name, clients)
 
-    def _members(self, state: Advertised, adverts: bytes) -> Members:
-        members = checked_members(adverts, self.around, state.attempt, self.roster)
-        if members.adverts.get(self.me) != state.advert:
-            raise Refused("this client's own keys were altered or left out")
-        return members
-
-    def _agree(
-        self, secret: bytes, publics: Mapping[int, bytes], purpose: bytes
-    ) -> dict[int, bytes]:
-        try:
-            agreed = crypto.agree(secret, *publics.values())
-        except ValueError:
-            raise Refused("a client's public key is not a valid X25519 key") from None
+    def _pair_keys(self, secret: bytes, members: Members, near: Sequence[int]) -> dict[int, bytes]:
+        own = members.adverts[self.me]
+        others = [members.adverts[other] for other in near]
+        agreed = crypto.agree(secret, *(other.mask_key for other in others))
         return {
-            other: crypto.derive(one, purpose, self.around.session)
-            for other, one in zip(publics, agreed, strict=True)
+            other.client: pair_key(members.digest, own, other, one)
+            for other, one in zip(others, agreed, strict=True)
         }
 
-    def _box_context(self, sender: int, receiver: int) -> bytes:
-        return self.around.describe() + f" {sender} {receiver}".encode()
-
-    def _unseal(self, key: bytes, box: bytes, sender: int) -> tuple[bytes, bytes]:
+    def _shares_of(
+        self, receiver: crypto.Receiver, setup: bytes, dealer: int, parcel: Parcel
+    ) -> tuple[bytes, bytes] | None:
+        """What a neighbour dealt to this client, unless it is not in order."""
         try:
-            text = crypto.unseal(key, box, self._box_context(sender, self.me))
-        except ValueError as error:
-            raise Refused(str(error)) from None
-        if len(text) != 2 * shamir.SHARE_BYTES:
-            raise Refused("a sealed box does not hold two shares")
-        return text[: shamir.SHARE_BYTES], text[shamir.SHARE_BYTES :]
+            text = receiver.unseal(parcel.box, box_context(setup, dealer, self.me))
+        except ValueError:
+            return None
+        return shares_in(text, parcel, setup, dealer, self.me)
+
+    def _once(self, box_seed: bytes, other: int) -> bytes:
+        """The secret of one box; it is the state's, so that a complaint can be answered later."""
+        return crypto.derive(box_seed, b"once", str(other).encode())
+
+    def _sign(self, text: bytes) -> bytes:
+        return self.identity.sign(text) if self.identity else b""
+
+
+def _parcel_digest(dealt: Sequence[shamir.Dealing], other: int, box: bytes) -> bytes:
+    publics = [dealing.public for dealing in dealt]
+    seed, key = (
+        shamir.fitting(dealing.public.challenge, dealing.shares[other]) for dealing in dealt
+    )
+    return parcel_digest(parcel_for(publics, other, box, (seed, key)))
 
 
 def _checked_list(
@@ -308,12 +344,3 @@ def _checked_list(
     if me not in clients:
         raise Refused(f"the {name} lack this client, which did its part")
     return clients
-
-
-def _opened(state: Masked, survivors: Sequence[int]) -> Opened:
-    """One kind of share a client: the own mask of a survivor, the mask key of a drop-out."""
-    alive = set(survivors)
-    return Opened(
-        self_shares={client: held[0] for client, held in state.held.items() if client in alive},
-        key_shares={client: held[1] for client, held in state.held.items() if client not in alive},
-    )

@@ -1,7 +1,8 @@
 """The masked sum's messages and client states, as MessagePack arrays with a leading tag.
 
 Decoding checks every type and never runs code; what a field may hold is checked by the step that
-uses it. A client's state holds exactly what its next steps need.
+uses it. A client's state holds exactly what its next steps need. Tags are of this version of the
+protocol, the second: a message of the first has none of them, and is refused.
 """
 
 from __future__ import annotations
@@ -18,143 +19,168 @@ class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     """An array of exactly the fields of its kind."""
 
 
-class Advert(_Message, frozen=True, tag=1):
-    """A client's keys for one session; the commitment is empty where no graph is drawn."""
+class Advert(_Message, frozen=True, tag=21):
+    """A client's keys for one session: to seal boxes for it, and to agree on masks with it."""
 
     client: int
-    cipher_key: bytes
+    box_key: bytes
     mask_key: bytes
-    commitment: bytes
     signature: bytes
 
 
-class Again(_Message, frozen=True, tag=2):
-    """Somebody did not reveal: begin the set-up anew with fresh keys."""
-
-    attempt: int
-
-
-class Adverts(_Message, frozen=True, tag=3):
+class Setup(_Message, frozen=True, tag=22):
     """Everybody's adverts, packed."""
 
     adverts: bytes
 
 
-class Reveal(_Message, frozen=True, tag=4):
-    """The randomness a client had committed to."""
+class Shares(_Message, frozen=True, tag=23):
+    """A client's two secrets, dealt to its neighbours and itself.
 
-    randomness: bytes
-
-
-class Setup(_Message, frozen=True, tag=5):
-    """Everybody's adverts, packed, and in the same order everybody's randomness, if any."""
-
-    adverts: bytes
-    reveals: tuple[bytes, ...]
-
-
-class Shares(_Message, frozen=True, tag=6):
-    """Shares of a client's secrets, sealed for each neighbour."""
+    Boxes are for neighbours; hashes (of the self seed and of the mask key, in this order) are of
+    every holder's shares and of the secrets; the proofs are one polynomial each. The signature is
+    over all of it.
+    """
 
     boxes: dict[int, bytes]
+    hashes: dict[int, tuple[bytes, bytes]]
+    proofs: tuple[bytes, bytes]
+    signature: bytes
 
 
-class Delivery(_Message, frozen=True, tag=7):
-    """Everybody who shared, and what the neighbours among them sealed for this client."""
+class Parcel(_Message, frozen=True, tag=24):
+    """What one dealer has for one holder: a box, and what its two shares must fit."""
+
+    box: bytes
+    hashes: tuple[bytes, bytes]
+    challenges: tuple[bytes, bytes]
+    expected: tuple[bytes, bytes]
+
+
+class Delivery(_Message, frozen=True, tag=25):
+    """Everybody who shared, and the parcels of the neighbours among them."""
 
     sharers: tuple[int, ...]
-    boxes: dict[int, bytes]
+    parcels: dict[int, Parcel]
 
 
-class Sealed(_Message, frozen=True, tag=8):
-    """A masked vector, and a signature over who shared (empty without a roster)."""
+class Received(_Message, frozen=True, tag=26):
+    """Parcels that are not in order, by dealer: a signature over what was found in its name."""
+
+    complaints: dict[int, bytes]
+
+
+class Complaints(_Message, frozen=True, tag=27):
+    """Who complains about a dealer's parcel: a digest of that parcel, and a signature over it."""
+
+    complaints: dict[int, tuple[bytes, bytes]]
+
+
+class Explained(_Message, frozen=True, tag=28):
+    """The secrets that sealed the boxes complained about, so that anybody can look into them."""
+
+    secrets: dict[int, bytes]
+
+
+class Final(_Message, frozen=True, tag=29):
+    """Who is in the sum: every mask is bound to exactly this list."""
+
+    members: tuple[int, ...]
+
+
+class Sealed(_Message, frozen=True, tag=30):
+    """A masked vector, and a signature over its digest and the final list."""
 
     vector: bytes
     signature: bytes
 
 
-class Survivors(_Message, frozen=True, tag=9):
-    """Whose sealed vectors arrived, and the neighbours' signatures over who shared."""
+class Survivors(_Message, frozen=True, tag=31):
+    """Whose sealed vectors arrived; of the neighbours among them the vector's digest, signed."""
 
     clients: tuple[int, ...]
-    signatures: dict[int, bytes]
+    seals: dict[int, tuple[bytes, bytes]]
 
 
-class Confirmation(_Message, frozen=True, tag=10):
-    """A signature over survivors and set-up."""
+class Confirmation(_Message, frozen=True, tag=32):
+    """A signature over survivors, final list and set-up."""
 
     signature: bytes
 
 
-class Opening(_Message, frozen=True, tag=11):
+class Opening(_Message, frozen=True, tag=33):
     """The survivors, and signatures of theirs over that list (none without a roster)."""
 
     clients: tuple[int, ...]
     signatures: dict[int, bytes]
 
 
-class Opened(_Message, frozen=True, tag=12):
-    """Shares of survivors' own masks, and of drop-outs' mask keys."""
+class Opened(_Message, frozen=True, tag=34):
+    """Shares of survivors' own masks, and of drop-outs' mask keys, signed."""
 
     self_shares: dict[int, bytes]
     key_shares: dict[int, bytes]
+    signature: bytes
 
 
-Request = Again | Adverts | Setup | Delivery | Survivors | Opening
-Reply = Advert | Reveal | Shares | Sealed | Confirmation | Opened
+Request = Setup | Delivery | Complaints | Final | Survivors | Opening
+Reply = Advert | Shares | Received | Explained | Sealed | Confirmation | Opened
 
 
-class Advertised(_Message, frozen=True, tag=1):
+class Advertised(_Message, frozen=True, tag=41):
     """Keys are out; the vector is fixed and waits."""
 
-    attempt: int
-    cipher_secret: bytes
+    box_secret: bytes
     mask_secret: bytes
-    randomness: bytes
     advert: Advert
     vector: bytes
 
 
-class Revealed(_Message, frozen=True, tag=2):
-    """The randomness is out too, for exactly these adverts."""
-
-    advertised: Advertised
-    adverts_digest: bytes
-
-
-class Shared(_Message, frozen=True, tag=3):
-    """Shares are out; each neighbour has a key to seal with and one to mask with."""
+class Shared(_Message, frozen=True, tag=42):
+    """Shares are out. Pair keys make masks once the final list is known."""
 
     setup_digest: bytes
-    members: tuple[int, ...]
-    share_threshold: int
+    order: tuple[int, ...]
+    box_secret: bytes
+    box_seed: bytes
+    parcels: dict[int, bytes]
+    """The digest of the parcel that this client made for each neighbour."""
     self_seed: bytes
-    box_keys: dict[int, bytes]
-    mask_keys: dict[int, bytes]
+    pair_keys: dict[int, bytes]
     own_shares: tuple[bytes, bytes]
     vector: bytes
 
 
-class Masked(_Message, frozen=True, tag=4):
+class Delivered(_Message, frozen=True, tag=43):
+    """Parcels of these sharers were looked at, and complaints are out; shares are kept."""
+
+    shared: Shared
+    sharers: tuple[int, ...]
+    held: dict[int, tuple[bytes, bytes]]
+    explained: bool
+
+
+class Masked(_Message, frozen=True, tag=44):
     """The sealed vector is out. Kept are shares only: others' and one of each own secret."""
 
     setup_digest: bytes
-    sharers: tuple[int, ...]
+    order: tuple[int, ...]
+    members: tuple[int, ...]
     held: dict[int, tuple[bytes, bytes]]
 
 
-class Confirmed(_Message, frozen=True, tag=5):
+class Confirmed(_Message, frozen=True, tag=45):
     """One list of survivors is signed; no other will be."""
 
     masked: Masked
     survivors: tuple[int, ...]
 
 
-class Done(_Message, frozen=True, tag=6):
+class Done(_Message, frozen=True, tag=46):
     """Nothing is kept."""
 
 
-State = Advertised | Revealed | Shared | Masked | Confirmed | Done
+State = Advertised | Shared | Delivered | Masked | Confirmed | Done
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
@@ -163,7 +189,7 @@ _states: msgspec.msgpack.Decoder[State] = msgspec.msgpack.Decoder(State)
 _adverts: msgspec.msgpack.Decoder[tuple[Advert, ...]] = msgspec.msgpack.Decoder(tuple[Advert, ...])
 
 
-def pack(message: Request | Reply | State | tuple[Advert, ...]) -> bytes:
+def pack(message: Request | Reply | State | Parcel | tuple[Advert, ...]) -> bytes:
     """A message or a state as bytes."""
     return _encoder.encode(message)
 

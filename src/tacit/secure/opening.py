@@ -6,28 +6,37 @@ server that runs other code than this learns no more: all protection lies with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
-
 from tacit.privacy.mechanisms import Participation
 from tacit.secure import crypto, shamir
-from tacit.secure.graph import COMPLETE_UP_TO, neighbours, ring, wiring
-from tacit.secure.masks import MOST_ATTEMPTS
+from tacit.secure.evidence import (
+    BadParcel,
+    Case,
+    Evidence,
+    FalseSecret,
+    FalseShare,
+    is_dealing,
+    is_opened,
+    is_secret,
+)
+from tacit.secure.graph import wiring
 from tacit.secure.messages import (
     Advert,
-    Adverts,
-    Again,
+    Complaints,
     Confirmation,
     Delivery,
+    Explained,
+    Final,
     Opened,
     Opening,
+    Parcel,
+    Received,
     Reply,
     Request,
-    Reveal,
     Sealed,
     Setup,
     Shares,
@@ -35,23 +44,35 @@ from tacit.secure.messages import (
     pack,
     unpack_reply,
 )
-from tacit.secure.protocol import Ask, Round, SpoiledSum, TooFewClients, Total
+from tacit.secure.protocol import (
+    MASKS,
+    Ask,
+    Fault,
+    Round,
+    SpoiledSum,
+    TooFewClients,
+    Total,
+)
 from tacit.secure.roster import SIGNATURE_BYTES, Roster
 from tacit.secure.setup import (
     Members,
-    commit,
-    expanded,
+    complaint_text,
+    dealing_digest,
+    final_digest,
     is_signed,
-    joint_seed,
-    own_mask,
     packed,
-    setup_digest,
-    sharers_text,
+    parcel_digest,
+    parcel_for,
+    publics,
+    sealed_text,
     survivors_text,
     usable,
+    vector_digest,
 )
+from tacit.secure.transcript import VERSION, Seal, Seed, Transcript, opened_sum
 
 ReplyType = TypeVar("ReplyType")
+SILENT = "left a complaint about its shares unanswered"
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,7 @@ class MaskedSum:
     """
 
     roster: Roster | None = None
-    name = "masks"
+    name = MASKS
     opens_thresholds = False
 
     def check(self, around: Round) -> None:
@@ -70,131 +91,241 @@ class MaskedSum:
 
     def total(self, around: Round, first: Mapping[int, bytes], ask: Ask) -> Total:
         """Open the sum, or raise :class:`TooFewClients`; nothing else is ever learned."""
-        asking = _Asking(around, ask)
-        adverts, attempt = self._valid_adverts(around, 0, first), 0
-        reveals: dict[int, bytes] = {}
-        while around.draws_graph:
-            request = Adverts(packed(adverts))
-            answered = asking.replies(
-                "reveal",
-                dict.fromkeys(adverts, request),
-                Reveal,
-                partial(_reveals, adverts),
-            )
-            reveals = {client: reply.randomness for client, reply in answered.items()}
-            if reveals.keys() == adverts.keys():
-                break
-            attempt += 1
-            if attempt == MOST_ATTEMPTS:
-                raise TooFewClients("reveal", len(reveals), len(adverts))
-            again = ask("advertise", dict.fromkeys(reveals, pack(Again(attempt))))
-            asked = {client: reply for client, reply in again.items() if client in reveals}
-            adverts = self._valid_adverts(around, attempt, asked)
-        return self._open(around, asking, adverts, reveals)
+        adverts = self._valid_adverts(around, first)
+        members = Members.of(around, packed(adverts), adverts)
+        return _Session(around, members, self.roster, ask).total()
 
-    def _open(
-        self, around: Round, asking: _Asking, adverts: dict[int, Advert], reveals: dict[int, bytes]
-    ) -> Total:
-        members = Members.of(packed(adverts), adverts)
-        drawn = tuple(reveals[client] for client in members.clients) if reveals else ()
-        seed = joint_seed(members, drawn, draws_graph=around.draws_graph)
-        wired = wiring(around.participation, len(members.clients))
-        order = ring(seed, members.clients)
-        near = {client: neighbours(order, wired.degree, client) for client in members.clients}
-
-        setup, setup_seen = Setup(packed(adverts), drawn), setup_digest(members, seed)
-        shares = asking.replies(
-            "share",
-            dict.fromkeys(members.clients, setup),
-            Shares,
-            lambda client, reply: set(reply.boxes) == set(near[client]),
-        )
-        sharers = tuple(sorted(shares))
-        deliveries = {
-            client: Delivery(
-                sharers,
-                {other: shares[other].boxes[client] for other in near[client] if other in shares},
-            )
-            for client in shares
-        }
-        sealed = asking.replies(
-            "seal",
-            deliveries,
-            Sealed,
-            partial(self._is_sealed, around, sharers_text(around, setup_seen, sharers)),
-        )
-        survivors = tuple(sorted(sealed))
-        signatures: dict[int, bytes] = {}
-        if self.roster:
-            text = survivors_text(around, setup_seen, sharers, survivors)
-            requests = {
-                client: Survivors(
-                    survivors,
-                    {other: sealed[other].signature for other in near[client] if other in sealed},
-                )
-                for client in survivors
-            }
-            confirmed = asking.replies(
-                "confirm", requests, Confirmation, partial(self._is_confirmed, text)
-            )
-            signatures = {client: reply.signature for client, reply in confirmed.items()}
-        opening = Opening(survivors, signatures)
-        opened = asking.replies(
-            "open", dict.fromkeys(signatures or survivors, opening), Opened, least=1
-        )
-        self_shares = {holder: reply.self_shares for holder, reply in opened.items()}
-        key_shares = {holder: reply.key_shares for holder, reply in opened.items()}
-
-        value = np.zeros(around.length, around.word)
-        for reply in sealed.values():
-            value = value + np.frombuffer(reply.vector, around.word)
-        for client in survivors:
-            holders = (client, *near[client])
-            secret = _recovered(client, holders, self_shares, wired.share_threshold)
-            value = value - own_mask(around, secret)
-        for client in sorted(shares.keys() - sealed.keys()):
-            secret = _recovered(client, near[client], key_shares, wired.share_threshold)
-            if crypto.public_key(secret) != adverts[client].mask_key:
-                raise SpoiledSum
-            others = [other for other in near[client] if other in sealed]
-            agreements = crypto.agree(secret, *(adverts[other].mask_key for other in others))
-            for other, agreed in zip(others, agreements, strict=True):
-                mask = expanded(around, crypto.derive(agreed, b"mask", around.session))
-                value = value - mask if other < client else value + mask
-        return Total(around.integers(value.tobytes()), survivors)
-
-    def _is_sealed(self, around: Round, text: bytes, client: int, reply: Sealed) -> bool:
-        signed = self.roster is None or self.roster.confirms(client, text, reply.signature)
-        return signed and len(reply.vector) == around.vector_bytes
-
-    def _is_confirmed(self, text: bytes, client: int, reply: Confirmation) -> bool:
-        return self.roster is not None and self.roster.confirms(client, text, reply.signature)
-
-    def _valid_adverts(
-        self, around: Round, attempt: int, replies: Mapping[int, bytes]
-    ) -> dict[int, Advert]:
+    def _valid_adverts(self, around: Round, replies: Mapping[int, bytes]) -> dict[int, Advert]:
         found = {client: unpack_reply(Advert, reply) for client, reply in sorted(replies.items())}
         adverts = {
             client: advert
             for client, advert in found.items()
             if advert is not None
             and advert.client == client < around.participation.clients
-            and (self.roster is None or is_signed(around, attempt, advert, self.roster))
+            and (self.roster is None or is_signed(around, advert, self.roster))
         }
-        accepted = usable(adverts, around)
+        accepted = usable(adverts)
         if len(accepted) < around.threshold:
             raise TooFewClients("advertise", len(accepted), around.threshold)
         return accepted
 
 
-@dataclass(frozen=True)
-class _Asking:
-    """Typed questions: a malformed or invalid reply counts as none."""
+@dataclass
+class _Session:
+    """One sum from the adverts on: a malformed or invalid reply counts as none."""
 
     around: Round
+    members: Members
+    roster: Roster | None
     ask: Ask
+    evidence: dict[Fault, Evidence | None] = field(default_factory=dict)
+    """Who misbehaved, and what shows it."""
 
-    def replies(
+    def total(self) -> Total:
+        """Through all stages."""
+        members = self.members
+        shares = self._shared()
+        dealt = {client: publics(members.digest, client, one) for client, one in shares.items()}
+        final = self._settled(shares, dealt)
+        sealed = self._sealed(final)
+        survivors = tuple(sorted(sealed))
+        confirmations = self._confirmed(final, sealed) if self.roster else {}
+        opened = self._opened(final, survivors, confirmations)
+        missing = [client for client in final if client not in sealed]
+        seeds = self._secrets(0, survivors, shares, dealt, opened)
+        keys = self._secrets(1, missing, shares, dealt, opened)
+        vectors = {client: reply.vector for client, reply in sealed.items()}
+        value = opened_sum(self.around, members, final, vectors, seeds, keys)
+        transcript = Transcript(
+            VERSION,
+            packed(members.adverts),
+            final,
+            {client: Seal(reply.vector, reply.signature) for client, reply in sealed.items()},
+            confirmations,
+            {
+                client: Seed(
+                    seed,
+                    dealt[client][0].salt(seed),
+                    dealing_digest(shares[client]),
+                    shares[client].signature,
+                )
+                for client, seed in seeds.items()
+            },
+            keys,
+            [one for one in self.evidence.values() if one is not None],
+        )
+        kept = transcript.to_bytes() if self.roster else b""
+        return Total(value, survivors, tuple(self.evidence), kept)
+
+    def _shared(self) -> dict[int, Shares]:
+        setup = Setup(packed(self.members.adverts))
+        return self._replies(
+            "share",
+            dict.fromkeys(sorted(self.members.adverts), setup),
+            Shares,
+            partial(is_dealing, self.members, self.roster),
+        )
+
+    def _settled(
+        self, shares: Mapping[int, Shares], dealt: Mapping[int, Sequence[shamir.Public]]
+    ) -> tuple[int, ...]:
+        """The final list: who got its parcels, without those whose shares were not in order."""
+        sharers = tuple(sorted(shares))
+        deliveries = {
+            holder: Delivery(
+                sharers,
+                {
+                    dealer: _parcel(dealt[dealer], holder, shares[dealer])
+                    for dealer in self.members.near(holder)
+                    if dealer in shares
+                },
+            )
+            for holder in sharers
+        }
+
+        def signed(holder: int, reply: Received) -> bool:
+            parcels = deliveries[holder].parcels
+            return reply.complaints.keys() <= parcels.keys() and all(
+                self._confirms(
+                    holder,
+                    complaint_text(
+                        self.members.digest, dealer, holder, parcel_digest(parcels[dealer])
+                    ),
+                    signature,
+                )
+                for dealer, signature in reply.complaints.items()
+            )
+
+        received = self._replies("deliver", deliveries, Received, signed)
+        complaints: dict[int, dict[int, tuple[bytes, bytes]]] = {}
+        for holder, reply in received.items():
+            for dealer, signature in reply.complaints.items():
+                found = parcel_digest(deliveries[holder].parcels[dealer])
+                complaints.setdefault(dealer, {})[holder] = found, signature
+        for fault, evidence in self._judged(shares, complaints):
+            self.evidence.setdefault(fault, evidence)
+        guilty = {fault.client for fault in self.evidence}
+        final = tuple(sorted(received.keys() - guilty))
+        self._check_enough("deliver", final)
+        return final
+
+    def _judged(
+        self,
+        shares: Mapping[int, Shares],
+        complaints: Mapping[int, Mapping[int, tuple[bytes, bytes]]],
+    ) -> Iterator[tuple[Fault, Evidence | None]]:
+        """Who is at fault for every complaint: the dealer shows what it had sealed."""
+        if not complaints:
+            return
+        requests = {dealer: Complaints(dict(about)) for dealer, about in complaints.items()}
+        explained = self._replies("explain", requests, Explained, least=0)
+        for dealer, about in complaints.items():
+            if dealer not in explained:
+                yield Fault(dealer, SILENT), None
+                continue
+            for holder, (_, signature) in about.items():
+                once = explained[dealer].secrets.get(holder, b"")
+                if len(once) != crypto.KEY_BYTES:
+                    yield Fault(dealer, SILENT), None
+                    continue
+                one = BadParcel(dealer, holder, pack(shares[dealer]), signature, once)
+                yield one.fault(Case(self.members, self.roster)), one
+
+    def _sealed(self, final: tuple[int, ...]) -> dict[int, Sealed]:
+        bound = final_digest(self.members.digest, final)
+
+        def valid(client: int, reply: Sealed) -> bool:
+            text = sealed_text(bound, client, vector_digest(reply.vector))
+            return len(reply.vector) == self.around.vector_bytes and self._confirms(
+                client, text, reply.signature
+            )
+
+        return self._replies("seal", dict.fromkeys(final, Final(final)), Sealed, valid)
+
+    def _confirmed(self, final: tuple[int, ...], sealed: Mapping[int, Sealed]) -> dict[int, bytes]:
+        survivors = tuple(sorted(sealed))
+        text = survivors_text(final_digest(self.members.digest, final), survivors)
+        seals = {
+            client: (vector_digest(reply.vector), reply.signature)
+            for client, reply in sealed.items()
+        }
+        requests = {
+            client: Survivors(
+                survivors,
+                {other: seals[other] for other in self.members.near(client) if other in seals},
+            )
+            for client in survivors
+        }
+        replies = self._replies(
+            "confirm",
+            requests,
+            Confirmation,
+            lambda client, reply: self._confirms(client, text, reply.signature),
+        )
+        return {client: reply.signature for client, reply in replies.items()}
+
+    def _opened(
+        self,
+        final: tuple[int, ...],
+        survivors: tuple[int, ...],
+        confirmations: Mapping[int, bytes],
+    ) -> dict[int, Opened]:
+        self._case = Case(self.members, self.roster, final_digest(self.members.digest, final))
+        opening = Opening(survivors, dict(confirmations))
+        return self._replies(
+            "open",
+            dict.fromkeys(confirmations or survivors, opening),
+            Opened,
+            partial(is_opened, self._case),
+            least=1,
+        )
+
+    def _secrets(
+        self,
+        place: int,
+        clients: Sequence[int],
+        shares: Mapping[int, Shares],
+        dealt: Mapping[int, Sequence[shamir.Public]],
+        opened: Mapping[int, Opened],
+    ) -> dict[int, bytes]:
+        """The self seeds (place 0) or mask keys (place 1) of some clients, from right shares."""
+        found = {}
+        for client in clients:
+            public, right = dealt[client][place], {}
+            for holder in (client, *self.members.near(client)):
+                reply = opened.get(holder)
+                share = reply and (reply.self_shares, reply.key_shares)[place].get(client)
+                if reply is None or share is None:
+                    continue
+                if shamir.is_right(public, holder, share):
+                    right[holder] = share
+                else:
+                    self._accuse(FalseShare(client, holder, pack(shares[client]), pack(reply)))
+            if len(right) < public.threshold:
+                raise TooFewClients("open", len(right), public.threshold, tuple(self.evidence))
+            if not is_secret(self.members, client, public, place, right):
+                enough = dict(list(right.items())[: public.threshold])
+                self._accuse(FalseSecret(client, client, pack(shares[client]), place, enough))
+            try:
+                found[client] = public.recover(right)
+            except ValueError:
+                raise SpoiledSum(tuple(self.evidence)) from None
+            if place and crypto.public_key(found[client]) != self.members.adverts[client].mask_key:
+                raise SpoiledSum(tuple(self.evidence))
+        return found
+
+    def _accuse(self, one: Evidence) -> None:
+        self.evidence.setdefault(one.fault(self._case), one)
+
+    def _confirms(self, client: int, text: bytes, signature: bytes) -> bool:
+        return self.roster is None or self.roster.confirms(client, text, signature)
+
+    def _check_enough(self, stage: str, clients: Collection[int]) -> None:
+        thin = self.members.wired.thin(self.members.order, clients)
+        if len(clients) < self.around.threshold or thin:
+            raise TooFewClients(stage, len(clients), self.around.threshold, tuple(self.evidence))
+
+    def _replies(
         self,
         stage: str,
         requests: Mapping[int, Request],
@@ -202,7 +333,7 @@ class _Asking:
         valid: Callable[[int, ReplyType], bool] = lambda _client, _reply: True,
         least: int | None = None,
     ) -> dict[int, ReplyType]:
-        """Valid replies, at least as many as the round's threshold unless ``least`` is given."""
+        """Valid replies, as many as the round needs unless ``least`` is given."""
         once = {id(request): pack(request) for request in requests.values()}
         raw = self.ask(stage, {c: once[id(request)] for c, request in requests.items()})
         found = {client: unpack_reply(kind, reply) for client, reply in sorted(raw.items())}
@@ -211,33 +342,17 @@ class _Asking:
             for client, reply in found.items()
             if reply is not None and client in requests and valid(client, reply)
         }
-        needed = self.around.threshold if least is None else least
-        if len(accepted) < needed:
-            raise TooFewClients(stage, len(accepted), needed)
+        if least is None:
+            self._check_enough(stage, accepted)
+        elif len(accepted) < least:
+            raise TooFewClients(stage, len(accepted), least, tuple(self.evidence))
         return accepted
 
 
-def _reveals(adverts: Mapping[int, Advert], client: int, reply: Reveal) -> bool:
-    return commit(reply.randomness) == adverts[client].commitment
-
-
-def _recovered(
-    client: int,
-    holders: Sequence[int],
-    shares: Mapping[int, Mapping[int, bytes]],
-    share_threshold: int,
-) -> bytes:
-    given = {
-        holder: shares[holder][client]
-        for holder in holders
-        if holder in shares and client in shares[holder]
-    }
-    if len(given) < share_threshold:
-        raise TooFewClients("open", len(given), share_threshold)
-    try:
-        return shamir.recover(given, share_threshold)
-    except ValueError:
-        raise SpoiledSum from None
+def _parcel(dealt: Sequence[shamir.Public], holder: int, shares: Shares) -> Parcel:
+    seed, key = dealt
+    expected = seed.expected(holder), key.expected(holder)
+    return parcel_for(dealt, holder, shares.boxes[holder], expected)
 
 
 def upload_bytes(participation: Participation, length: int, bits: int) -> int:
@@ -247,16 +362,22 @@ def upload_bytes(participation: Participation, length: int, bits: int) -> int:
     """
     wired = wiring(participation, participation.clients)
     highest = range(participation.clients - 1, participation.clients - 1 - wired.degree, -1)
-    key, share = bytes(crypto.KEY_BYTES), bytes(shamir.SHARE_BYTES)
-    graph = participation.clients > COMPLETE_UP_TO
     me, signature = participation.clients - 1, bytes(SIGNATURE_BYTES)
-    box = bytes(2 * shamir.SHARE_BYTES + crypto.BOX_OVERHEAD)
+    key, share = bytes(crypto.KEY_BYTES), bytes(shamir.SHARE_BYTES)
+    box, proof = bytes(2 * len(share) + crypto.BOX_OVERHEAD), wired.share_threshold
+    hashes = bytes(crypto.DIGEST_BYTES), bytes(crypto.DIGEST_BYTES)
+    proofs = bytes(proof * shamir.NUMBER_BYTES), bytes(proof * shamir.NUMBER_BYTES)
     replies: list[Reply] = [
-        Advert(me, key, key, key if graph else b"", signature),
-        *([Reveal(key)] if graph else []),
-        Shares(dict.fromkeys(highest, box)),
+        Advert(me, key, key, signature),
+        Shares(
+            dict.fromkeys(highest, box),
+            dict.fromkeys((shamir.SECRET, me + 1, *highest), hashes),
+            proofs,
+            signature,
+        ),
+        Received({}),
         Sealed(bytes(length * bits // 8), signature),
         Confirmation(signature),
-        Opened(dict.fromkeys((me + 1, *highest), share), {}),
+        Opened(dict.fromkeys((me + 1, *highest), share), {}, signature),
     ]
     return sum(len(pack(reply)) for reply in replies)

@@ -32,7 +32,7 @@ class PlainParticipant:
         """Send it."""
         if request != _SEND or state == _SENT:
             raise Refused("the vector is sent once, when it is asked for")
-        return Step(state=_SENT, reply=state, releases=True)
+        return Step(state=_SENT, reply=state, releases=True, finishes=True)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the vector, so that the caller can charge its ledger before the reply leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,6 @@ import numpy as np
 from tacit.privacy.mechanisms import Mechanism, Participation
 from tacit.privacy.skellam import IntArray, reach
 from tacit.secure.crypto import digest
-from tacit.secure.graph import COMPLETE_UP_TO
 
 WRAP_CHANCE = 2.0**-60
 MASKS, ENCRYPTED, PLAIN = "masks", "encrypted", "plain"
@@ -32,25 +31,46 @@ class Refused(Exception):
     """A client does not take this step; the reason tells nothing about its data."""
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What a client did that no client does which follows the protocol."""
+
+    client: int
+    what: str
+
+    def __str__(self) -> str:
+        """A sentence."""
+        return f"client {self.client} {self.what}"
+
+
 class TooFewClients(Exception):
     """The sum was given up, and nothing was released."""
 
-    def __init__(self, stage: str, answered: int, needed: int) -> None:
+    def __init__(
+        self, stage: str, answered: int, needed: int, faults: Sequence[Fault] = ()
+    ) -> None:
         super().__init__(
             f"only {answered} clients answered at the stage {stage!r}; {needed} are needed, so the "
             "run was given up and nothing was released: ask again when more clients are there, or "
-            "plan with a larger drop-out"
+            f"plan with a larger drop-out{_named(faults)}"
         )
+        self.faults = tuple(faults)
 
 
 class SpoiledSum(Exception):
     """What some client shared does not fit together; the sum stays closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Sequence[Fault] = ()) -> None:
         super().__init__(
             "what some client shared does not fit together, so the sum cannot be opened and "
-            "nothing was released: a client is faulty or hostile; ask again without it"
+            f"nothing was released: a client is faulty or hostile; ask again without it"
+            f"{_named(faults)}"
         )
+        self.faults = tuple(faults)
+
+
+def _named(faults: Sequence[Fault]) -> str:
+    return f" ({'; '.join(map(str, faults))})" if faults else ""
 
 
 @dataclass(frozen=True)
@@ -95,11 +115,6 @@ class Round:
         return self.participation.threshold
 
     @property
-    def draws_graph(self) -> bool:
-        """Whether there are too many clients for all of them to be neighbours."""
-        return self.participation.clients > COMPLETE_UP_TO
-
-    @property
     def word(self) -> np.dtype[Any]:
         """Unsigned, little-endian; NumPy's arithmetic on it is modulo 2^bits."""
         return np.dtype(f"<u{self.bits // 8}")
@@ -135,14 +150,20 @@ class Step:
     state: bytes
     reply: bytes
     releases: bool = False
+    """Whether the vector leaves with this reply."""
+    finishes: bool = False
+    """Whether this was the client's last step, with which the sum opens."""
 
 
 @dataclass(frozen=True)
 class Total:
-    """An opened sum, and whose vectors are in it."""
+    """An opened sum, whose vectors are in it, and who misbehaved on the way."""
 
     value: IntArray
     survivors: tuple[int, ...]
+    faults: tuple[Fault, ...] = ()
+    transcript: bytes = b""
+    """With what was signed on the way anybody can compute the sum again; empty without a roster."""
 
 
 class Participant(Protocol):

@@ -1,8 +1,8 @@
-"""What both halves of the masked sum derive from the same messages: members, texts, masks."""
+"""What both halves of the masked sum derive from the same messages: members, texts, keys, masks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,30 +10,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.secure import crypto
-from tacit.secure.messages import Advert, pack, unpack_adverts
+from tacit.secure import crypto, shamir
+from tacit.secure.graph import Wiring, neighbours, ring, wiring
+from tacit.secure.messages import Advert, Parcel, Shares, pack, unpack_adverts
 from tacit.secure.protocol import Refused, Round
 from tacit.secure.roster import Roster
 
 Words = npt.NDArray[Any]
 """Residues modulo 2^32 or 2^64."""
 
+SELF_SEED, MASK_KEY = b"self seed", b"mask key"
+SECRETS = (SELF_SEED, MASK_KEY)
+"""A client's two secrets, in the order in which messages hold what belongs to them."""
+
 
 @dataclass(frozen=True)
 class Members:
-    """Who takes part in a set-up, by their adverts."""
+    """Who takes part in a set-up, by their adverts, and who is whose neighbour."""
 
-    clients: tuple[int, ...]
     adverts: Mapping[int, Advert]
     digest: bytes
+    """What everybody must have seen alike before anything opens."""
+    order: tuple[int, ...]
+    wired: Wiring
 
     @classmethod
-    def of(cls, packed: bytes, adverts: Mapping[int, Advert]) -> Members:
-        return cls(tuple(sorted(adverts)), adverts, crypto.digest(b"adverts", packed))
+    def of(cls, around: Round, packed: bytes, adverts: Mapping[int, Advert]) -> Members:
+        digest = crypto.digest(b"setup", around.describe(), packed)
+        clients = tuple(sorted(adverts))
+        wired = wiring(around.participation, len(clients))
+        return cls(adverts, digest, ring(digest, clients) if wired.reach else clients, wired)
+
+    def near(self, me: int) -> tuple[int, ...]:
+        """Whom a client shares masks and secrets with."""
+        return neighbours(self.order, self.wired.degree, me)
 
 
 @lru_cache(maxsize=8)
-def checked_members(packed: bytes, around: Round, attempt: int, roster: Roster | None) -> Members:
+def checked_members(packed: bytes, around: Round, roster: Roster | None) -> Members:
     """The members of a set-up, or a refusal: a pure check that simulated clients share."""
     adverts = unpack_adverts(packed)
     clients = [advert.client for advert in adverts]
@@ -43,68 +57,26 @@ def checked_members(packed: bytes, around: Round, attempt: int, roster: Roster |
         raise Refused("the adverts are not a sorted list of different clients")
     if len(clients) < around.threshold:
         raise Refused(f"{len(clients)} clients advertised keys; needed are {around.threshold}")
-    keys = [key for advert in adverts for key in (advert.cipher_key, advert.mask_key)]
+    keys = [key for advert in adverts for key in (advert.box_key, advert.mask_key)]
+    if not all(map(crypto.is_public_key, keys)):
+        raise Refused("a client's public key is not a valid X25519 key in its one spelling")
     if len(set(keys)) != len(keys):
         raise Refused("two adverts share a key")
-    if roster and not all(is_signed(around, attempt, advert, roster) for advert in adverts):
+    if roster and not all(is_signed(around, advert, roster) for advert in adverts):
         raise Refused("an advert is not signed by the client that the roster names")
-    return Members.of(packed, {advert.client: advert for advert in adverts})
+    return Members.of(around, packed, {advert.client: advert for advert in adverts})
 
 
-def usable(adverts: Mapping[int, Advert], around: Round) -> dict[int, Advert]:
+def usable(adverts: Mapping[int, Advert]) -> dict[int, Advert]:
     """The adverts that nobody would refuse: with keys that work and that no other client has."""
     seen: set[bytes] = set()
     found = {}
     for client, advert in sorted(adverts.items()):
-        keys = {advert.cipher_key, advert.mask_key}
-        fits = len(advert.commitment) == (crypto.DIGEST_BYTES if around.draws_graph else 0)
-        if fits and len(keys) == 2 and not keys & seen and all(map(crypto.is_public_key, keys)):
+        keys = {advert.box_key, advert.mask_key}
+        if len(keys) == 2 and not keys & seen and all(map(crypto.is_public_key, keys)):
             found[client] = advert
             seen |= keys
     return found
-
-
-def is_signed(around: Round, attempt: int, advert: Advert, roster: Roster) -> bool:
-    """Whether an advert is signed by the client that the roster names."""
-    keys = advert.cipher_key, advert.mask_key
-    text = advert_text(around, attempt, advert.client, *keys, advert.commitment)
-    return roster.confirms(advert.client, text, advert.signature)
-
-
-def advert_text(
-    around: Round,
-    attempt: int,
-    client: int,
-    cipher_key: bytes,
-    mask_key: bytes,
-    commitment: bytes,
-) -> bytes:
-    """What a client signs about its keys."""
-    numbers = f"{attempt} {client}".encode()
-    return crypto.digest(b"advert", around.describe(), numbers, cipher_key, mask_key, commitment)
-
-
-def setup_digest(members: Members, seed: bytes) -> bytes:
-    """What everybody must have seen alike before anything opens."""
-    return crypto.digest(b"setup", members.digest, seed)
-
-
-def sharers_text(around: Round, setup: bytes, sharers: Sequence[int]) -> bytes:
-    """What a client signs with its vector: whom it shares masks with."""
-    return crypto.digest(b"sharers", around.describe(), setup, _listed(sharers))
-
-
-def survivors_text(
-    around: Round, setup: bytes, sharers: Sequence[int], survivors: Sequence[int]
-) -> bytes:
-    """What a client signs about the survivors: with the same set-up and the same sharers."""
-    return crypto.digest(
-        b"survivors", around.describe(), setup, _listed(sharers), _listed(survivors)
-    )
-
-
-def _listed(clients: Sequence[int]) -> bytes:
-    return " ".join(map(str, clients)).encode()
 
 
 def packed(adverts: Mapping[int, Advert]) -> bytes:
@@ -112,31 +84,180 @@ def packed(adverts: Mapping[int, Advert]) -> bytes:
     return pack(tuple(adverts[client] for client in sorted(adverts)))
 
 
-def commit(randomness: bytes) -> bytes:
-    """The commitment to a client's part of the joint randomness."""
-    return crypto.digest(b"commitment", randomness)
+def check_enough(
+    around: Round, wired: Wiring, order: Sequence[int], name: str, clients: Collection[int]
+) -> None:
+    """Refuse lists so short, or so thin somewhere on the ring, that too little would be opened."""
+    if len(clients) < around.threshold:
+        raise Refused(
+            f"there are {len(clients)} {name}; below {around.threshold} the noise or the "
+            "majority would not suffice, so nothing opens"
+        )
+    if wired.thin(order, clients):
+        raise Refused(
+            f"some {wired.reach} places in a row hold {wired.hidden} {name} or fewer, who might "
+            "all collude, so that a part of the ring could be opened by itself"
+        )
 
 
-def joint_seed(members: Members, reveals: tuple[bytes, ...], *, draws_graph: bool) -> bytes:
-    """The hash of everybody's randomness, fixed by the commitments before anyone revealed."""
-    if not draws_graph:
-        return b""
-    return _seed(tuple(members.adverts[client].commitment for client in members.clients), reveals)
+def is_signed(around: Round, advert: Advert, roster: Roster) -> bool:
+    """Whether an advert is signed by the client that the roster names."""
+    text = advert_text(around, advert.client, advert.box_key, advert.mask_key)
+    return roster.confirms(advert.client, text, advert.signature)
 
 
-@lru_cache(maxsize=8)
-def _seed(commitments: tuple[bytes, ...], reveals: tuple[bytes, ...]) -> bytes:
-    """Another pure check that simulated clients share."""
-    if tuple(map(commit, reveals)) != commitments:
-        raise Refused("the revealed randomness is not what was committed to")
-    return crypto.digest(b"graph", *reveals)
+def advert_text(around: Round, client: int, box_key: bytes, mask_key: bytes) -> bytes:
+    """What a client signs about its keys."""
+    return crypto.digest(b"advert", around.describe(), _number(client), box_key, mask_key)
 
 
-def own_mask(around: Round, self_seed: bytes) -> Words:
-    """A client's own mask."""
-    return expanded(around, crypto.derive(self_seed, b"own mask", around.session))
+def dealing_text(setup: bytes, dealer: int, seed_hash: bytes, others: bytes) -> bytes:
+    """What a dealer signs: the hash of its self seed, and a digest of everything else it dealt."""
+    return crypto.digest(b"dealing", setup, _number(dealer), seed_hash, others)
 
 
-def expanded(around: Round, key: bytes) -> Words:
-    """A mask from its key."""
+def seed_hash(shares: Shares) -> bytes:
+    """The hash of a dealer's self seed."""
+    return shares.hashes.get(shamir.SECRET, (b"", b""))[0]
+
+
+def dealing_digest(shares: Shares) -> bytes:
+    """Of everything that was dealt."""
+    hashes = (part for holder in sorted(shares.hashes) for part in _listed(shares.hashes, holder))
+    boxes = (part for holder in sorted(shares.boxes) for part in _boxed(shares.boxes, holder))
+    return crypto.digest(
+        b"dealt", *shares.proofs, crypto.digest(b"hashes", *hashes), crypto.digest(b"boxes", *boxes)
+    )
+
+
+def _listed(hashes: Mapping[int, tuple[bytes, bytes]], holder: int) -> tuple[bytes, ...]:
+    return (_number(holder), *hashes[holder])
+
+
+def _boxed(boxes: Mapping[int, bytes], holder: int) -> tuple[bytes, ...]:
+    return _number(holder), boxes[holder]
+
+
+def secret_context(setup: bytes, dealer: int, secret: bytes) -> bytes:
+    """What hashes of shares of one secret of one dealer are bound to."""
+    return crypto.digest(b"secret", setup, _number(dealer), secret)
+
+
+def publics(setup: bytes, dealer: int, shares: Shares) -> list[shamir.Public]:
+    """What a dealer published about its two secrets."""
+    return [
+        shamir.Public(
+            secret_context(setup, dealer, secret),
+            {holder: pair[place] for holder, pair in shares.hashes.items()},
+            shares.proofs[place],
+        )
+        for place, secret in enumerate(SECRETS)
+    ]
+
+
+def parcel_for(
+    publics: Sequence[shamir.Public], holder: int, box: bytes, expected: tuple[bytes, bytes]
+) -> Parcel:
+    """What a holder gets of a dealer."""
+    seed, key = publics
+    challenges = shamir.as_bytes(seed.challenge), shamir.as_bytes(key.challenge)
+    return Parcel(box, (seed.hashes[holder], key.hashes[holder]), challenges, expected)
+
+
+def shares_in(
+    text: bytes, parcel: Parcel, setup: bytes, dealer: int, holder: int
+) -> tuple[bytes, bytes] | None:
+    """The two shares in an opened box, if they are what the parcel says."""
+    pair = text[: shamir.SHARE_BYTES], text[shamir.SHARE_BYTES :]
+    rest = zip(SECRETS, pair, parcel.hashes, parcel.challenges, parcel.expected, strict=True)
+    right = all(
+        shamir.share_hash(secret_context(setup, dealer, secret), holder, share) == expected_hash
+        and shamir.fits(int.from_bytes(challenge, "big"), expected, share)
+        for secret, share, expected_hash, challenge, expected in rest
+    )
+    return pair if right else None
+
+
+def box_context(setup: bytes, sender: int, receiver: int) -> bytes:
+    """What a box is bound to: the set-up, and so the session and the question, and both numbers."""
+    return crypto.digest(b"box for", setup, _number(sender), _number(receiver))
+
+
+def parcel_digest(parcel: Parcel) -> bytes:
+    """What a complaint is about."""
+    return crypto.digest(b"parcel", pack(parcel))
+
+
+def complaint_text(setup: bytes, dealer: int, holder: int, parcel: bytes) -> bytes:
+    """What a holder signs about a parcel that is not in order."""
+    return crypto.digest(b"complaint", setup, _number(dealer), _number(holder), parcel)
+
+
+def final_digest(setup: bytes, members: Sequence[int]) -> bytes:
+    """Of the final list, which all masks are bound to."""
+    return crypto.digest(b"final", setup, _clients(members))
+
+
+def sealed_text(final: bytes, client: int, vector_digest: bytes) -> bytes:
+    """What a client signs with its vector: who is in the sum, and which vector it is."""
+    return crypto.digest(b"sealed", final, _number(client), vector_digest)
+
+
+def vector_digest(vector: bytes) -> bytes:
+    """Of a sealed vector."""
+    return crypto.digest(b"vector", vector)
+
+
+def survivors_text(final: bytes, survivors: Sequence[int]) -> bytes:
+    """What a client signs about the survivors."""
+    return crypto.digest(b"survivors", final, _clients(survivors))
+
+
+def opened_text(
+    final: bytes, holder: int, self_shares: Mapping[int, bytes], key_shares: Mapping[int, bytes]
+) -> bytes:
+    """What a holder signs about the shares it gives back."""
+    return crypto.digest(
+        b"opened", final, _number(holder), _mapped(self_shares), _mapped(key_shares)
+    )
+
+
+def pair_key(setup: bytes, one: Advert, other: Advert, agreed: bytes) -> bytes:
+    """What two clients make their mask from, bound to both numbers and both public keys.
+
+    With both keys in it, a client that advertises another's key in another form, or a key with the
+    same secrets, shares no mask with anybody that the other one shares.
+    """
+    low, high = sorted((one, other), key=lambda advert: advert.client)
+    context = crypto.digest(
+        b"pair", setup, _number(low.client), low.mask_key, _number(high.client), high.mask_key
+    )
+    return crypto.derive(agreed, b"pair", context)
+
+
+def pair_mask(around: Round, final: bytes, key: bytes) -> Words:
+    """The mask of two clients in a sum of exactly the final list."""
+    return _expanded(around, crypto.derive(key, b"mask", final))
+
+
+def own_mask(around: Round, final: bytes, client: int, self_seed: bytes) -> Words:
+    """A client's own mask in a sum of exactly the final list."""
+    context = crypto.digest(b"own mask", final, _number(client))
+    return _expanded(around, crypto.derive(self_seed, b"own mask", context))
+
+
+def _expanded(around: Round, key: bytes) -> Words:
     return np.frombuffer(crypto.expand(key, around.vector_bytes), around.word)
+
+
+def _number(client: int) -> bytes:
+    return str(client).encode()
+
+
+def _clients(clients: Iterable[int]) -> bytes:
+    return " ".join(map(str, clients)).encode()
+
+
+def _mapped(parts: Mapping[int, bytes]) -> bytes:
+    listed = (one for client in sorted(parts) for one in (_number(client), parts[client]))
+    return crypto.digest(b"mapped", *listed)

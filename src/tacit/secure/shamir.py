@@ -1,83 +1,202 @@
-"""Shamir's secret sharing of 32-byte secrets (Shamir, "How to share a secret", 1979).
+"""Secret sharing that can be checked: Shamir's shares, each with a proof that it fits the others.
 
-The secret is the value at 0 of a random polynomial of degree ``threshold - 1`` over the integers
-modulo a prime; holder ``i`` keeps its value at ``i + 1``. Fewer than ``threshold`` shares are
-jointly uniform whatever the secret, because for every secret exactly one polynomial passes through
-them. Written by hand because the maintained libraries share 128-bit or byte-wise secrets only.
+The secret is the value at 0 of a random polynomial f of degree ``threshold - 1`` over the integers
+modulo a prime; holder ``i`` keeps its value at ``i + 1`` (Shamir, "How to share a secret", 1979).
+Fewer than ``threshold`` shares are jointly uniform whatever the secret, because for every secret
+exactly one polynomial passes through them.
+
+A dealer could hand out values of no polynomial, and a holder could return another value than it
+got. So a share is a pair ``f(x), g(x)`` with a second random polynomial g; the dealer publishes a
+hash of every pair, the pair at 0 among them, and the polynomial ``F = g + e f``, where the
+challenge e is a hash of all those hashes (Atapoor, Baghery, Cozzo and Pedersen, "VSS from
+Distributed ZK Proofs and Applications", 2023). A pair is *right* if it has its hash and fits:
+``F(x) = g(x) + e f(x)``.
+
+*Why right shares belong together.* The pairs are fixed by their hashes before e is known. If the
+first values of some pairs lie on no polynomial of degree below ``threshold``, then for at most one
+e of about 2^256 is there an F of that degree that fits them all; a dealer that tries 2^80 inputs of
+the hash finds one with a chance of 2^-176. *Why nothing is told.* g is uniform, so F is uniform
+whatever f is; and the hashes are of values with 256 bits that nobody can guess (the model of a
+random oracle). *Who is at fault:* with a right hash the dealer, otherwise the holder.
+
+Written by hand because the maintained libraries share 128-bit or byte-wise secrets only, and prove
+nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from hashlib import shake_256
+from math import prod
 from secrets import randbelow
+
+from tacit.secure.crypto import DIGEST_BYTES, digest
 
 PRIME = 2**256 + 297
 """The smallest prime that leaves room for every 32-byte secret."""
 
 SECRET_BYTES = 32
-SHARE_BYTES = 33
+NUMBER_BYTES = 33
+SHARE_BYTES = 2 * NUMBER_BYTES
+SECRET = -1
+"""Where the hash of the secret itself stands among those of the holders."""
+
+_STEPS = 8
+"""How many steps of a polynomial's evaluation pass between two reductions."""
 
 
-def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, bytes]:
-    """One share for every holder; any ``threshold`` of them recover the secret.
+@dataclass(frozen=True)
+class Public:
+    """What a dealer publishes about one secret."""
 
-    >>> shares = split(bytes(range(32)), holders=[0, 3, 7], threshold=2)
-    >>> recover({holder: shares[holder] for holder in (3, 7)}, threshold=2) == bytes(range(32))
+    context: bytes
+    """Of one dealer, one secret, one session: part of every hash."""
+    hashes: Mapping[int, bytes]
+    """Of every holder's pair, and at :data:`SECRET` of the pair at 0."""
+    proof: bytes
+    """The coefficients of F, the highest first."""
+    _known: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def threshold(self) -> int:
+        """How many right shares recover the secret."""
+        return len(self.proof) // NUMBER_BYTES
+
+    @cached_property
+    def challenge(self) -> int:
+        """The number e."""
+        return _challenge(self.context, self.hashes)
+
+    @cached_property
+    def _coefficients(self) -> list[int]:
+        return _numbers(self.proof)
+
+    def fits(self, threshold: int, holders: Iterable[int]) -> bool:
+        """Whether this is a dealing to these holders, of which so many recover the secret."""
+        return (
+            len(self.proof) == threshold * NUMBER_BYTES
+            and self.hashes.keys() == {SECRET, *holders}
+            and all(len(one) == DIGEST_BYTES for one in self.hashes.values())
+        )
+
+    def expected(self, holder: int) -> bytes:
+        """The value of F that a holder's pair must fit."""
+        if holder not in self._known:
+            self._known[holder] = as_bytes(_value(self._coefficients, holder + 1))
+        return self._known[holder]
+
+    def has_hash(self, holder: int, share: bytes) -> bool:
+        """Whether a share is the one whose hash the dealer published."""
+        return self.hashes.get(holder) == share_hash(self.context, holder, share)
+
+    def recover(self, shares: Mapping[int, bytes]) -> bytes:
+        """The secret, from right shares; a ValueError when there are too few."""
+        if len(shares) < self.threshold:
+            raise ValueError(f"found {len(shares)} shares; {self.threshold} are needed")
+        holders = tuple(sorted(shares))[: self.threshold]
+        values = (int.from_bytes(shares[holder][:NUMBER_BYTES], "big") for holder in holders)
+        secret = sum(w * v for w, v in zip(_lagrange(holders), values, strict=True)) % PRIME
+        if secret >> (8 * SECRET_BYTES):
+            raise ValueError("the shares are of a number that no secret has")
+        return secret.to_bytes(SECRET_BYTES, "big")
+
+    def salt(self, secret: bytes) -> bytes:
+        """The value g(0) that belongs to a secret, with which its hash can be checked."""
+        first = int.from_bytes(secret, "big")
+        return as_bytes((self._coefficients[-1] - self.challenge * first) % PRIME)
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """A secret in shares, one for every holder, and what is published about them.
+
+    >>> dealt = Dealing.of(bytes(range(32)), holders=[0, 3, 7], threshold=2, context=b"doctest")
+    >>> two = {holder: dealt.shares[holder] for holder in (3, 7)}
+    >>> all(is_right(dealt.public, holder, share) for holder, share in two.items())
+    True
+    >>> dealt.public.recover(two) == bytes(range(32))
     True
     """
-    places = list(holders)
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"the secret has {len(secret)} bytes; allowed is {SECRET_BYTES}")
-    if not 1 <= threshold <= len(places):
-        raise ValueError(f"threshold is {threshold}; allowed is 1 to {len(places)}, the holders")
-    if len(set(places)) != len(places) or min(places) < 0:
-        raise ValueError("holders must be different numbers from 0 on")
-    coefficients = [randbelow(PRIME) for _ in range(threshold - 1)]
-    coefficients.append(int.from_bytes(secret, "big"))
-    return {place: _value(coefficients, place + 1).to_bytes(SHARE_BYTES, "big") for place in places}
+
+    shares: Mapping[int, bytes]
+    public: Public
+
+    @classmethod
+    def of(cls, secret: bytes, holders: Sequence[int], threshold: int, context: bytes) -> Dealing:
+        """Any ``threshold`` of the holders recover the secret; fewer learn nothing."""
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"the secret has {len(secret)} bytes; allowed is {SECRET_BYTES}")
+        if not 1 <= threshold <= len(holders):
+            raise ValueError(
+                f"threshold is {threshold}; allowed is 1 to {len(holders)}, the holders"
+            )
+        if len(set(holders)) != len(holders) or min(holders) < 0:
+            raise ValueError("holders must be different numbers from 0 on")
+        hidden = [*(randbelow(PRIME) for _ in range(threshold - 1)), int.from_bytes(secret, "big")]
+        blinding = [randbelow(PRIME) for _ in range(threshold)]
+        pairs = {
+            holder: as_bytes(_value(hidden, holder + 1)) + as_bytes(_value(blinding, holder + 1))
+            for holder in (SECRET, *holders)
+        }
+        hashes = {holder: share_hash(context, holder, pair) for holder, pair in pairs.items()}
+        e = _challenge(context, hashes)
+        proof = b"".join(
+            as_bytes((g + e * f) % PRIME) for f, g in zip(hidden, blinding, strict=True)
+        )
+        del pairs[SECRET]
+        return cls(pairs, Public(context, hashes, proof))
 
 
-def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret, or a ValueError when there are too few shares or they do not fit together.
-
-    Spare shares are a check. A word of values lies on a polynomial of degree below t exactly when
-    it is orthogonal to all words ``weight_i r(x_i)`` with r of degree below m - t; a random r, here
-    a hash of the shares, finds a wrong word except with a chance of 1 / prime (Cascudo and David,
-    "SCRAPE", 2017).
-    """
-    if len(shares) < threshold:
-        raise ValueError(f"found {len(shares)} shares; {threshold} are needed")
-    holders = tuple(sorted(shares))
-    values = [int.from_bytes(shares[holder], "big") for holder in holders]
-    spare = _challenge(shares, len(holders) - threshold)
-    products = (
-        weight * _value(spare, holder + 1) * value
-        for weight, holder, value in zip(_dual(holders), holders, values, strict=True)
-    )
-    weights = _lagrange(holders[:threshold])
-    secret = sum(w * v for w, v in zip(weights, values, strict=False)) % PRIME
-    if (spare and sum(products) % PRIME) or secret >> (8 * SECRET_BYTES):
-        raise ValueError("the shares do not belong to one secret")
-    return secret.to_bytes(SECRET_BYTES, "big")
+def share_hash(context: bytes, holder: int, share: bytes) -> bytes:
+    """The hash of a pair; the second number is its salt."""
+    return digest(b"share", context, str(holder).encode(), share)
 
 
-def _challenge(shares: Mapping[int, bytes], count: int) -> list[int]:
-    state = hashlib.shake_256()
-    for holder in sorted(shares):
-        state.update(holder.to_bytes(8, "big") + hashlib.sha256(shares[holder]).digest())
-    drawn = state.digest(2 * SECRET_BYTES * count)
+def is_right(public: Public, holder: int, share: bytes) -> bool:
+    """Whether a share is the one that was dealt, and belongs together with all right ones."""
+    return public.has_hash(holder, share) and fits(public.challenge, public.expected(holder), share)
+
+
+def fits(challenge: int, expected: bytes, share: bytes) -> bool:
+    """Whether ``F(x) = g(x) + e f(x)``, given e and F(x)."""
+    if len(share) != SHARE_BYTES or max(_numbers(share)) >= PRIME:
+        return False
+    return fitting(challenge, share) == expected
+
+
+def fitting(challenge: int, share: bytes) -> bytes:
+    """The value of F that a pair fits."""
+    f, g = _numbers(share)
+    return as_bytes((g + challenge * f) % PRIME)
+
+
+def _challenge(context: bytes, hashes: Mapping[int, bytes]) -> int:
+    listed = (part for holder in sorted(hashes) for part in (str(holder).encode(), hashes[holder]))
+    drawn = shake_256(digest(b"challenge", context, *listed)).digest(2 * SECRET_BYTES)
+    return int.from_bytes(drawn, "big") % PRIME
+
+
+def _numbers(data: bytes) -> list[int]:
     return [
-        int.from_bytes(drawn[start : start + 2 * SECRET_BYTES], "big") % PRIME
-        for start in range(0, len(drawn), 2 * SECRET_BYTES)
+        int.from_bytes(data[start : start + NUMBER_BYTES], "big")
+        for start in range(0, len(data), NUMBER_BYTES)
     ]
 
 
-def _value(coefficients: list[int], point: int) -> int:
+def as_bytes(number: int) -> bytes:
+    """A number of the field."""
+    return number.to_bytes(NUMBER_BYTES, "big")
+
+
+def _value(coefficients: Sequence[int], point: int) -> int:
+    """Horner's rule; points are small, so that it pays to reduce every few steps only."""
     value = 0
-    for coefficient in coefficients:
-        value = (value * point + coefficient) % PRIME
+    for start in range(0, len(coefficients), _STEPS):
+        for coefficient in coefficients[start : start + _STEPS]:
+            value = value * point + coefficient
+        value %= PRIME
     return value
 
 
@@ -85,25 +204,9 @@ def _value(coefficients: list[int], point: int) -> int:
 def _lagrange(holders: tuple[int, ...]) -> tuple[int, ...]:
     """Weights that give a polynomial's value at 0 from its values at the holders' points."""
     points = [holder + 1 for holder in holders]
+    product = prod(points)
     weights = []
     for point in points:
-        above, below = 1, 1
-        for other in points:
-            if other != point:
-                above = above * other % PRIME
-                below = below * (other - point) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(weights)
-
-
-@lru_cache(maxsize=4096)
-def _dual(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Weights that make every polynomial of degree below ``len(holders) - 1`` sum to zero."""
-    weights = []
-    for holder in holders:
-        product = 1
-        for other in holders:
-            if other != holder:
-                product = product * (holder - other) % PRIME
-        weights.append(pow(product, -1, PRIME))
+        below = prod(other - point for other in points if other != point)
+        weights.append(product // point * pow(below, -1, PRIME) % PRIME)
     return tuple(weights)

@@ -1,0 +1,163 @@
+"""What was signed during a masked sum: whoever has it and the roster can compute the sum again.
+
+It holds what the server saw and what the survivors' sum opens anyway, so it tells no more than the
+sum does: signed keys, sealed vectors with their signatures, the survivors' signatures over their
+list, the seeds of the survivors' own masks with the salts of the hashes that were signed before,
+and the mask keys of drop-outs, which fit the keys they had advertised. Of whoever misbehaved it
+holds the evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final as Constant
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from tacit.privacy.skellam import IntArray
+from tacit.secure import crypto, shamir
+from tacit.secure.evidence import Case, Evidence, FalseSecret
+from tacit.secure.protocol import Refused, Round, Total
+from tacit.secure.roster import Roster
+from tacit.secure.setup import (
+    SELF_SEED,
+    Members,
+    checked_members,
+    dealing_text,
+    final_digest,
+    own_mask,
+    pair_key,
+    pair_mask,
+    publics,
+    sealed_text,
+    secret_context,
+    survivors_text,
+    vector_digest,
+)
+
+VERSION: Constant = 1
+
+
+class Seal(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A sealed vector, and the sender's signature over it."""
+
+    vector: bytes
+    signature: bytes
+
+
+class Seed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The seed of a survivor's own mask, and what shows that it is the one that was dealt."""
+
+    seed: bytes
+    salt: bytes
+    others: bytes
+    """The digest of all else that its dealer signed together with the seed's hash."""
+    signature: bytes
+
+
+class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One sum."""
+
+    version: int
+    adverts: bytes
+    members: tuple[int, ...]
+    seals: dict[int, Seal]
+    confirmations: dict[int, bytes]
+    seeds: dict[int, Seed]
+    keys: dict[int, bytes]
+    evidence: list[Evidence]
+
+    def to_bytes(self) -> bytes:
+        """As MessagePack."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Transcript:
+        """What was written, or a ValueError."""
+        try:
+            found = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"the transcript cannot be read: {error}") from None
+        if found.version != VERSION:
+            raise ValueError(
+                f"the transcript has version {found.version}; this version of Tacit reads {VERSION}"
+            )
+        return found
+
+    def recompute(self, around: Round, roster: Roster) -> Total:
+        """The sum, its survivors and who misbehaved, all from signatures; or a ValueError."""
+        try:
+            members = checked_members(self.adverts, around, roster)
+        except Refused as reason:
+            raise ValueError(str(reason)) from None
+        survivors = tuple(sorted(self.seals))
+        if not set(survivors) <= set(self.members) <= set(members.adverts):
+            raise ValueError("the survivors are no members")
+        final = final_digest(members.digest, self.members)
+        text = survivors_text(final, survivors)
+        signed = [c for c, one in self.confirmations.items() if roster.confirms(c, text, one)]
+        if len(set(signed) & set(survivors)) < around.threshold:
+            raise ValueError(
+                f"{len(signed)} clients signed the survivors; needed are {around.threshold}"
+            )
+        for client, seal in self.seals.items():
+            if not roster.confirms(
+                client, sealed_text(final, client, vector_digest(seal.vector)), seal.signature
+            ):
+                raise ValueError(f"client {client} did not sign its sealed vector")
+        case = Case(members, roster, final)
+        faults = tuple(dict.fromkeys(one.fault(case) for one in self.evidence))
+        seeds = {client: self._seed(case, client) for client in survivors}
+        missing = set(self.members) - set(survivors)
+        if self.keys.keys() != missing or any(
+            crypto.public_key(key) != members.adverts[client].mask_key
+            for client, key in self.keys.items()
+        ):
+            raise ValueError("a drop-out's mask key does not fit the one it advertised")
+        vectors = {client: seal.vector for client, seal in self.seals.items()}
+        value = opened_sum(around, members, self.members, vectors, seeds, self.keys)
+        return Total(value, survivors, faults, self.to_bytes())
+
+    def _seed(self, case: Case, client: int) -> bytes:
+        """The seed of a survivor's own mask, if it is the one that was dealt."""
+        for one in self.evidence:  # of a dealer that published another hash, from its shares
+            if isinstance(one, FalseSecret) and (one.dealer, one.place) == (client, 0):
+                shares = case.dealing(client, one.shares)
+                return publics(case.members.digest, client, shares)[0].recover(one.pieces)
+        found, setup = self.seeds.get(client), case.members.digest
+        if found is None or len(found.seed) != shamir.SECRET_BYTES:
+            raise ValueError(f"the seed of client {client} is missing")
+        pair = shamir.as_bytes(int.from_bytes(found.seed, "big")) + found.salt
+        context = secret_context(setup, client, SELF_SEED)
+        expected = shamir.share_hash(context, shamir.SECRET, pair)
+        if not case.confirms(
+            client, dealing_text(setup, client, expected, found.others), found.signature
+        ):
+            raise ValueError(f"the seed of client {client} is not the one it dealt")
+        return found.seed
+
+
+def opened_sum(
+    around: Round,
+    members: Members,
+    final: Sequence[int],
+    vectors: Mapping[int, bytes],
+    seeds: Mapping[int, bytes],
+    keys: Mapping[int, bytes],
+) -> IntArray:
+    """Sealed vectors without the survivors' own masks and the masks that drop-outs left."""
+    digest = final_digest(members.digest, final)
+    value = np.zeros(around.length, around.word)
+    for client, vector in vectors.items():
+        value = value + np.frombuffer(vector, around.word)
+        value = value - own_mask(around, digest, client, seeds[client])
+    for client, secret in keys.items():
+        own = members.adverts[client]
+        others = [members.adverts[other] for other in members.near(client) if other in vectors]
+        agreed = crypto.agree(secret, *(other.mask_key for other in others))
+        for other, one in zip(others, agreed, strict=True):
+            mask = pair_mask(around, digest, pair_key(members.digest, own, other, one))
+            value = value - mask if other.client < client else value + mask
+    return around.integers(value.tobytes())
