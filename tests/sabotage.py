@@ -255,6 +255,18 @@ def unpaid_half_step() -> None:
     setattr(query.LocalTraining, "event", property(halved))  # noqa: B010
 
 
+def unchecked_sums() -> None:
+    """Whatever a sum opens to is used."""
+    setattr(federation, "check_sum", lambda *_: None)  # noqa: B010
+
+
+def claims_before_signatures() -> None:
+    """On Flower, whoever names a member's number is believed."""
+    from tacit.flower import wire
+
+    setattr(wire.Envelope, "is_signed", lambda *_: True)  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
@@ -323,6 +335,17 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_federation.py::test_a_prepaid_question_that_was_cut_off_is_paid_for_again",
         ),
         (known_order, "tuners/test_selection.py::test_candidates_are_drawn_secretly"),
+        (
+            unchecked_sums,
+            "test_plausible.py::"
+            "test_what_no_valid_ballots_give_is_reported_and_chooses_nothing[a million for one]",
+        ),
+        (
+            claims_before_signatures,
+            "flower/test_members.py::"
+            "test_an_outsider_that_names_a_members_number_costs_nobody_anything"
+            "[True-another federation's]",
+        ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
             trusting_client,

@@ -29,7 +29,7 @@ LAYERS = (
     ("privacy.mechanisms",),
     ("privacy.ledger", "secure.crypto", "secure.graph", "secure.roster", "secure.shamir"),
     ("receipts", "secure.protocol"),
-    ("secure.messages", "secure.plain"),
+    ("plausible", "secure.messages", "secure.plain"),
     ("flower.wire", "secure.encrypted", "secure.setup"),
     ("secure.masks",),
     ("secure.opening",),

@@ -53,7 +53,7 @@ app.add_typer(bench.app, name="bench")
 BAD_INPUT = 2
 """Exit code of wrong input and of what is refused before anybody is asked."""
 NOTHING_OPENED = 3
-"""Exit code where clients were asked and nothing could be opened; what was charged stays so."""
+"""Exit code where clients were asked and nothing can be chosen; what was charged stays so."""
 
 
 def main() -> None:

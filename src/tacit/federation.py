@@ -26,6 +26,7 @@ from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
 from tacit.files import json_text
 from tacit.journal import Journal
+from tacit.plausible import check_sum
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
 from tacit.privacy.events import Composed, Event, Unprotected, compose, releases
@@ -202,7 +203,8 @@ class Federation:
         Raises:
             BudgetExceeded: before anyone was asked.
             TooFewClients: when too many dropped out; what was charged stays charged.
-            SpoiledSum: when what clients shared does not fit together; likewise.
+            SpoiledSum: when what clients shared does not fit together, or the opened sum is none
+                that valid answers and their noise give (:mod:`tacit.plausible`); likewise.
         """
         return self._opened(query, label)
 
@@ -311,6 +313,8 @@ class Federation:
 
         around = Round.of(session, mechanism, digest(b"question", question), at_least)
         total = self.secure.total(around, first, carry)
+        if at_least is None:  # what reaches a threshold is opened as 0 or 1, whatever was added
+            check_sum(total.value, query.bound, len(total.survivors), mechanism.share_variance)
         noise = mechanism.share_variance * len(total.survivors)
         opened = Sum(total.value, len(clients), len(total.survivors), charge, noise)
         if self.journal:

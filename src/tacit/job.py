@@ -36,6 +36,7 @@ from tacit.rules import (
     Bilevel,
     RecordSteps,
 )
+from tacit.secure.protocol import SpoiledSum
 from tacit.sgd import Weights
 from tacit.simulation import built_in_task, simulated_clients
 from tacit.space import Choice, Config
@@ -52,8 +53,9 @@ from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, run_name
 
-RUN, REFUSED = "run", "refused"
-"""What the journal of a run calls its name, and why it was not allowed to ask."""
+RUN, REFUSED, SPOILED = "run", "refused", "spoiled"
+"""What the journal of a run calls its name, why it was not allowed to ask, and why what it opened
+chooses nothing."""
 RECIPE = {"journal": "run"}
 """Of the journal of a run."""
 _FILES = (PLAN, "ledger.sqlite", "ledger.json", "result.json", "model.npz", "report.html")
@@ -143,8 +145,9 @@ def carry_out(
     write_whole(out / PLAN, text)
     federation = federate(parts)
     federation.watch = watch
-    if federation.journal and federation.journal.pieces.get(REFUSED):
-        federation.journal.add(REFUSED, None)  # it may be allowed by now
+    for ending in (REFUSED, SPOILED):
+        if federation.journal and federation.journal.pieces.get(ending):
+            federation.journal.add(ending, None)  # it may be allowed, or go well, by now
     try:
         result = perform(
             parts,
@@ -152,9 +155,10 @@ def carry_out(
             np.random.default_rng(plan.search.seed),
             lambda chosen: write_run(chosen, text, out),
         )
-    except BudgetExceeded as error:
+    except (BudgetExceeded, SpoiledSum) as error:
         if federation.journal:
-            federation.journal.add(REFUSED, str(error))
+            ending = SPOILED if isinstance(error, SpoiledSum) else REFUSED
+            federation.journal.add(ending, str(error))
         raise
     if result.weights is not None:
         _save_model(result.weights, parts.task, _network(result), out / "model.npz")

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.job import REFUSED, RUN, Parts
+from tacit.job import REFUSED, RUN, SPOILED, Parts
 from tacit.journal import Piece, read_journal
 from tacit.plan import PLAN, Plan, load_plan
 from tacit.privacy.accounting import Guarantee, spent
@@ -27,7 +27,7 @@ from tacit.settings import read_table
 
 RUNS = Path("tacit-runs")
 """Where commands put what they make, unless told otherwise."""
-FINISHED, UNFINISHED, REFUSED_STATE = "finished", "unfinished", "refused"
+FINISHED, UNFINISHED = "finished", "unfinished"
 _RESULT, _LEDGER = "result.json", "ledger.json"
 _TIME = "%Y%m%dT%H%M%S"
 
@@ -44,7 +44,8 @@ class Run:
     pieces: Mapping[Piece, Any]
     name: str
     begun: datetime
-    refusal: str = ""
+    why: str = ""
+    """Why it ended without a choice, if it was refused or what it opened is spoiled."""
 
     @property
     def method(self) -> str:
@@ -164,11 +165,13 @@ def read_run(folder: Path) -> Run:
     pieces = {piece: told for path in journals for piece, told in read_journal(path)[0].items()}
     result = _result_in(folder)
     name = str(pieces.get(RUN) or (result.ledger.get("run") if result else None) or folder.name)
-    refusal = pieces.get(REFUSED) or ""
-    state = REFUSED_STATE if refusal and result is None else UNFINISHED
-    if result is not None and not _lacks_training(plan, result, pieces):
+    state, why = UNFINISHED, ""
+    if result is None:
+        endings = [(ending, pieces[ending]) for ending in (REFUSED, SPOILED) if pieces.get(ending)]
+        state, why = endings[0] if endings else (state, why)
+    elif not _lacks_training(plan, result, pieces):
         state = FINISHED
-    return Run(folder, state, plan, result, pieces, name, _begun(name, folder), refusal)
+    return Run(folder, state, plan, result, pieces, name, _begun(name, folder), why)
 
 
 def outstanding(run: Run) -> Outstanding:

@@ -114,7 +114,7 @@ def test_what_is_missing_is_announced_and_refused_beyond_the_budget(place: Path)
     assert "would bring epsilon to" in done.stderr
     shown = document(tacit("runs", "show", "vote", "--json", folder=place))
     assert shown["state"] == "refused"
-    assert shown["refusal"] in done.stderr
+    assert shown["why"] in done.stderr
     amended = ("--epsilon", 3, "--delta", "1e-5", "--reason", "a test")
     assert tacit("ledger", "amend", folder / "ledger.sqlite", *amended).returncode == 0
     allowed = tacit("tune", "--resume", folder, "--json")

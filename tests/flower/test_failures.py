@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from tacit.flower import wire
 from tacit.flower.wire import ACTION, Envelope, read
+from tacit.membership import KEY, read_key
 from tacit.result import Turnout
 from tacit.secure.protocol import Refused, TooFewClients
 from tests.flower.clinics import NAME, Clinics, charges
@@ -65,12 +66,32 @@ def raising(grid: InProcessGrid, nodes: list[int], stage: str) -> None:
 
 
 def saying(body: bytes) -> Failure:
-    """Its own number, and then this."""
+    """Its own number, and then this, signed by whoever has a key."""
 
-    def make(request: Message, reply: Message) -> Message:
-        return Message(Envelope(read(reply.content).client, body).record(), reply_to=request)
+    def fail(grid: InProcessGrid, nodes: list[int], stage: str) -> None:
+        def make(request: Message, reply: Message) -> Message:
+            said = Envelope(read(reply.content).client, body)
+            folder = grid.nodes[request.metadata.dst_node_id].folder
+            if folder:
+                said = said.signed(read_key(folder / KEY), read(request.content))
+            return Message(said.record(), reply_to=request)
 
-    return replying(make)
+        replying(make)(grid, nodes, stage)
+
+    return fail
+
+
+def unsigned(request: Message, reply: Message) -> Message:
+    """What the node said, without its word that it said so."""
+    said = read(reply.content)
+    return Message(Envelope(said.client, said.body).record(), reply_to=request)
+
+
+def signed_for_another(request: Message, reply: Message) -> Message:
+    """One bit of what the node said is turned, after it was signed."""
+    said = read(reply.content)
+    turned = said.body[:-1] + bytes([said.body[-1] ^ 1])
+    return Message(Envelope(said.client, turned, said.signature).record(), reply_to=request)
 
 
 DROPPING: dict[str, Failure] = {
@@ -80,6 +101,8 @@ DROPPING: dict[str, Failure] = {
     "garbage": saying(b"\xc1 no message at all"),
     "empty": saying(b""),
     "oversize": saying(bytes(LARGEST + 1)),
+    "unsigned": replying(unsigned),
+    "signed for another": replying(signed_for_another),
 }
 """Whoever fails like this is missing from the stage on, or from this stage."""
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tacit.combining import LocalFindings
 from tacit.endpoint import AskInClear
+from tacit.flower.wire import WIRE
 from tacit.local_search import LocalSearch
 from tacit.query import Ballot, LocalTraining
 from tacit.secure.messages import Advert, Delivery, Opening, Setup, pack, unpack_adverts
@@ -51,6 +52,7 @@ def clinics(tmp_path: Path) -> Clinics:
 @pytest.fixture
 def gullible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own server would notice some of its lies by what comes back; this one does not look."""
+    monkeypatch.setattr("tacit.flower.wire.Envelope.is_signed", lambda *_: True)
     monkeypatch.setattr("tacit.secure.opening.is_signed", lambda *_: True)
     monkeypatch.setattr(MaskedSum, "_is_sealed", lambda *_: True)
     monkeypatch.setattr(MaskedSum, "_is_confirmed", lambda *_: True)
@@ -108,7 +110,7 @@ def in_clear(query: Any) -> Tell:
 def another_envelope(message: Message) -> Message:
     record = message.content["tacit"]
     assert isinstance(record, ConfigRecord)
-    message.content = RecordDict({"tacit": ConfigRecord({**record, "wire": 2})})
+    message.content = RecordDict({"tacit": ConfigRecord({**record, "wire": WIRE + 1})})
     return message
 
 
@@ -168,7 +170,7 @@ LIES: dict[str, Lie] = {
         asking(lambda q: replace(q, version=q.version + 1)), "evaluate", "the message has version"
     ),
     "sends another envelope": Lie(
-        carrying("evaluate", another_envelope), "evaluate", "the envelope has version 2"
+        carrying("evaluate", another_envelope), "evaluate", f"the envelope has version {WIRE + 1}"
     ),
     "shows different sharers": Lie(
         telling("seal", leave_out_5, (100,)),

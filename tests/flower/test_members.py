@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flwr.app import Message
 
-from tacit.membership import KEY, LEDGER, ROSTER
+from tacit.flower.wire import Envelope, read
+from tacit.membership import KEY, LEDGER, ROSTER, read_key
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation, least_noise
@@ -71,18 +74,62 @@ def test_members_go_by_their_own_numbers_whatever_their_nodes_are_called(tmp_pat
         assert request.content["tacit"]["client"] not in range(5), "strangers are no members"
 
 
-@pytest.mark.parametrize("kind", ["a copy", "another federation's"])
-def test_two_nodes_that_claim_one_number_are_both_left_out(tmp_path: Path, kind: str) -> None:
+def test_two_copies_of_one_folder_are_both_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both sign with the member's own key, so nobody can tell which one is the member."""
     clinics = Clinics.found(tmp_path / "members")
-    if kind == "a copy":
-        rival = shutil.copytree(clinics.folders[2], tmp_path / "copy")
-    else:
-        rival = Clinics.found(tmp_path / "others").folders[2]
-    grid = grid_of(voters(6), [*clinics.folders, rival])
+    copy = shutil.copytree(clinics.folders[2], tmp_path / "copy")
+    grid = grid_of(voters(6), [*clinics.folders, copy])
     result = clinics.vote(grid)
     assert result.clients == Turnout(5, 4)
     assert result.tally == grid.sum_of([100, 101, 103, 104])
     assert clinics.spent() == [1, 1, 0, 1, 1]
+    assert "2 node(s) refused at evaluate: several nodes answer as one member" in caplog.text
+
+
+def unsigned(request: Message, reply: Message, _outsiders: Clinics) -> Message:
+    """As a node without a key would write it."""
+    return Message(Envelope(2, read(reply.content).body).record(), reply_to=request)
+
+
+def of_another_key(request: Message, reply: Message, outsiders: Clinics) -> Message:
+    """Everything as it should be, but with a key that the roster does not list."""
+    named = Envelope(2, read(reply.content).body)
+    identity = read_key(outsiders.folders[2] / KEY)
+    return Message(named.signed(identity, read(request.content)).record(), reply_to=request)
+
+
+OUTSIDERS: dict[str, Callable[[Message, Message, Clinics], Message]] = {
+    "another federation's": lambda _request, reply, _outsiders: reply,
+    "without a signature": unsigned,
+    "with another key": of_another_key,
+}
+
+
+@pytest.mark.parametrize("kind", OUTSIDERS)
+@pytest.mark.parametrize("first", [True, False])
+def test_an_outsider_that_names_a_members_number_costs_nobody_anything(
+    tmp_path: Path, kind: str, first: bool
+) -> None:
+    clinics = Clinics.found(tmp_path / "members")
+    outsiders = Clinics.found(tmp_path / "others")
+    rival = outsiders.folders[2]
+    folders = [rival, *clinics.folders] if first else [*clinics.folders, rival]
+    grid = grid_of(voters(6), folders)
+    outside = 100 if first else 105
+
+    def claim(request: Message, reply: Message) -> Message:
+        if request.metadata.dst_node_id != outside:
+            return reply
+        return OUTSIDERS[kind](request, reply, outsiders)
+
+    grid.alter_reply = claim
+    result = clinics.vote(grid)
+    assert result.clients == Turnout(5, 5)
+    assert result.tally == grid.sum_of(node for node in grid.nodes if node != outside)
+    assert clinics.spent() == [1] * 5
+    assert outsiders.spent() == [0] * 5
 
 
 @pytest.mark.parametrize("strangers_first", [True, False])

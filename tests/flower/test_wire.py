@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tacit.flower import wire
 from tacit.flower.wire import LONGEST_REASON, MESSAGE_TYPE, RECORD, WIRE, Envelope, read, refusal
 from tacit.secure.protocol import Refused
+from tacit.secure.roster import Identity, Roster
 
 
 def carried(content: RecordDict) -> RecordDict:
@@ -32,7 +34,23 @@ def recorded(**fields: Any) -> RecordDict:
 @pytest.mark.parametrize("body", [b"", b"body", bytes(range(256)) * 1000])
 @pytest.mark.parametrize("client", [0, 3, 99_999])
 def test_an_envelope_arrives_as_it_was_sent(client: int, body: bytes) -> None:
-    assert read(carried(Envelope(client, body).record())) == Envelope(client, body)
+    for envelope in (Envelope(client, body), Envelope(client, body, bytes(64))):
+        assert read(carried(envelope.record())) == envelope
+
+
+def test_a_reply_is_signed_for_one_request_one_body_and_one_number() -> None:
+    members = [Identity.new() for _ in range(3)]
+    roster = Roster(tuple(member.public_key for member in members))
+    request, reply = Envelope(9, b"question"), Envelope(1, b"answer")
+    signed = reply.signed(members[1], request)
+    assert signed.is_signed(roster, request)
+    assert signed.is_signed(roster, Envelope(8, b"question")), "the given number is no member's"
+    assert not signed.is_signed(roster, Envelope(9, b"another question"))
+    assert not replace(signed, body=b"another answer").is_signed(roster, request)
+    assert not replace(signed, client=2).is_signed(roster, request)
+    assert not replace(signed, client=2**63 - 1).is_signed(roster, request)
+    assert not reply.is_signed(roster, request)
+    assert not reply.signed(members[2], request).is_signed(roster, request)
 
 
 def test_a_refusal_arrives_with_its_reason() -> None:
@@ -55,8 +73,12 @@ MALFORMED: dict[str, tuple[RecordDict, str]] = {
         "one record 'tacit' and nothing else",
     ),
     "arrays": (RecordDict({RECORD: ArrayRecord()}), "one record 'tacit' and nothing else"),
-    "no version": (recorded(wire=None), "version of another kind; allowed is 1"),
-    "a later version": (recorded(wire=2), "version 2; allowed is 1"),
+    "no version": (recorded(wire=None), "version of another kind; allowed is 2"),
+    "a later version": (recorded(wire=3), "version 3; allowed is 2"),
+    "an earlier version": (
+        recorded(wire=1),
+        "version 1; allowed is 2: .* the same version",
+    ),
     "a truth as version": (recorded(wire=True), "version of another kind"),
     "a number with a point as version": (recorded(wire=1.0), "version of another kind"),
     "a text as version": (recorded(wire="1"), "version of another kind"),
@@ -69,9 +91,13 @@ MALFORMED: dict[str, tuple[RecordDict, str]] = {
     "no body": (recorded(body=None), "a client's number and a body"),
     "a text as body": (recorded(body="body"), "body is not bytes"),
     "many bodies": (recorded(body=[b"a", b"b"]), "body is not bytes"),
+    "a short signature": (recorded(signature=bytes(63)), "signature is not 64 bytes"),
+    "an empty signature": (recorded(signature=b""), "signature is not 64 bytes"),
+    "a text as signature": (recorded(signature="a" * 64), "signature is not 64 bytes"),
+    "many signatures": (recorded(signature=[bytes(64)]), "signature is not 64 bytes"),
     "a refusal that is no text": (recorded(no=1, body=None), "a client's number and a body"),
     "a refusal with a body": (recorded(no="no"), "^no$"),
-    "a refusal of another version": (recorded(no="no", wire=2), "version 2"),
+    "a refusal of another version": (recorded(no="no", wire=1), "version 1"),
 }
 
 
@@ -109,11 +135,12 @@ values = st.one_of(
     st.lists(st.text()),
     st.lists(st.binary()),
 )
-names = st.sampled_from(["wire", "client", "body", "no"]) | st.text(max_size=5)
+names = st.sampled_from(["wire", "client", "body", "signature", "no"]) | st.text(max_size=5)
 
 
 @given(st.dictionaries(names, values | st.just(WIRE), max_size=5))
 def test_whatever_a_record_holds_it_is_read_or_refused(fields: dict[str, Any]) -> None:
     with suppress(Refused):
         envelope = read(RecordDict({RECORD: ConfigRecord(fields)}))
-        assert fields == {"wire": WIRE, "client": envelope.client, "body": envelope.body}
+        whole = {"wire": WIRE, "client": envelope.client, "body": envelope.body}
+        assert fields == whole | ({"signature": envelope.signature} if envelope.signature else {})

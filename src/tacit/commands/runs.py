@@ -75,7 +75,7 @@ def show(run: RunFolder, as_json: AsJson = False) -> None:
             {
                 **found.summary(),
                 "opened": found.opened,
-                "refusal": found.refusal,
+                "why": found.why,
                 "plan": found.plan.to_json() if found.plan else None,
                 "result": found.result.to_json() if found.result else None,
             }
@@ -89,8 +89,8 @@ def show(run: RunFolder, as_json: AsJson = False) -> None:
         print_result(found.result, found.folder)
     else:
         console.print(f"{found.opened} sum(s) opened so far, nothing chosen yet.")
-    if found.refusal and found.result is None:
-        console.print(f"Refused: {found.refusal}")
+    if found.why:
+        console.print(f"{found.state.capitalize()}: {found.why}")
     if found.state != "finished":
         console.print(f"Go on with: tacit runs resume {found.folder}")
 

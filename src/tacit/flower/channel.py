@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from tacit.federation import EVALUATE
 from tacit.flower.wire import MESSAGE_TYPE, Envelope, read
 from tacit.secure.protocol import Refused
+from tacit.secure.roster import Roster
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _PATIENCE = 0.05
@@ -28,10 +29,13 @@ Report = Callable[[str, int, int, float], None]
 class FlowerChannel:
     """A :class:`tacit.federation.Channel` over a Grid.
 
-    Flower knows nodes by ids, a secure sum knows clients by numbers. The first stage of a sum goes
-    to all nodes with the same question; whoever answers says by which number it goes (with a
-    roster its own, otherwise the one the request gave it), and the later stages go to those. Two
-    nodes that claim one number are both left out.
+    Flower knows nodes by ids, a secure sum knows clients by numbers. Without a roster a client's
+    number is its place among the nodes. With one, nobody knows beforehand which node is which
+    member: a question goes to all nodes whose member is not known yet, and whoever signs the reply
+    as the member of a number is that member, also at the later stages of the sum. Signatures are
+    looked at first. An outsider that names a member's number is therefore left out alone; two
+    nodes that both sign as one member hold copies of its folder, and both are left out, because
+    nobody can tell which is the member.
     """
 
     grid: Grid
@@ -41,36 +45,65 @@ class FlowerChannel:
     timeout: float = 600.0
     report: Report = lambda _stage, _answered, _asked, _seconds: None
     message_type: str = MESSAGE_TYPE
-    signed: bool = False
-    """Whether members go by the numbers of a roster; who is not on it gets a number of nobody."""
+    roster: Roster | None = None
+    """Whose replies count; a node is given a number of nobody, and says its own."""
     refusals: Counter[str] = field(default_factory=Counter)
     messages: Counter[str] = field(default_factory=Counter)
     """How many messages went out and came back at each stage."""
 
     def __post_init__(self) -> None:
-        self._numbers = dict(enumerate(self.nodes))
+        self._members: dict[int, int] = {}
 
     @property
     def clients(self) -> Sequence[int]:
         return range(self.planned)
 
     def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        if stage == EVALUATE:
-            (body,) = set(requests.values())
-            first = self.planned if self.signed else 0
-            asked = {node: Envelope(place, body) for place, node in enumerate(self.nodes, first)}
-            found = self._exchange(stage, asked)
-            if not self.signed:
-                found = {n: reply for n, reply in found.items() if reply.client == asked[n].client}
-            numbered = {reply.client: node for node, reply in found.items()}
-            claims = Counter(reply.client for reply in found.values())
-            self._numbers = {c: node for c, node in numbered.items() if claims[c] == 1}
-            return {client: found[node].body for client, node in sorted(self._numbers.items())}
-        known = {c: self._numbers[c] for c in requests if c in self._numbers}
-        replies = self._exchange(
-            stage, {node: Envelope(client, requests[client]) for client, node in known.items()}
-        )
-        return {client: replies[node].body for client, node in known.items() if node in replies}
+        if self.roster is None:
+            numbered = dict(enumerate(self.nodes))
+            asked = _addressed(requests, numbered)
+            replies = self._exchange(stage, asked)
+            kept = {n: reply for n, reply in replies.items() if reply.client == asked[n].client}
+        else:
+            if stage == EVALUATE:  # a new sum: members may have moved to other nodes
+                self._members.clear()
+            asked = {**self._strangers(requests), **_addressed(requests, self._members)}
+            kept = self._of_members(stage, asked, self._exchange(stage, asked), self.roster)
+            self._members |= {reply.client: node for node, reply in kept.items()}
+        bodies = {reply.client: reply.body for reply in kept.values()}
+        return {client: bodies[client] for client in sorted(requests) if client in bodies}
+
+    def _strangers(self, requests: Mapping[int, bytes]) -> dict[int, Envelope]:
+        """Nodes that may be members whose node is not known yet, who are all asked the same."""
+        missing = [client for client in requests if client not in self._members]
+        if not missing:
+            return {}
+        body, known = requests[missing[0]], set(self._members.values())
+        numbered = enumerate(self.nodes, self.planned)
+        return {node: Envelope(number, body) for number, node in numbered if node not in known}
+
+    def _of_members(
+        self,
+        stage: str,
+        asked: Mapping[int, Envelope],
+        replies: Mapping[int, Envelope],
+        roster: Roster,
+    ) -> dict[int, Envelope]:
+        """The replies that a member signed, and no other node as the same member."""
+        signed = {n: reply for n, reply in replies.items() if reply.is_signed(roster, asked[n])}
+        claims = Counter(reply.client for reply in signed.values())
+        alone = {n: reply for n, reply in signed.items() if claims[reply.client] == 1}
+        for reason, left_out in (
+            ("the reply is not signed by the member that it names", len(replies) - len(signed)),
+            (
+                "several nodes answer as one member, so all of them are left out: a member's "
+                "folder belongs on one node",
+                len(signed) - len(alone),
+            ),
+        ):
+            if left_out:
+                self.refusals[f"{stage}: {reason}"] += left_out
+        return alone
 
     def _exchange(self, stage: str, requests: Mapping[int, Envelope]) -> dict[int, Envelope]:
         """One message each; replies that are refusals or cannot be read count as none."""
@@ -115,6 +148,11 @@ class FlowerChannel:
         waiting = {number: node for number, node in sent.items() if number in pushed}
         self.messages[stage] += len(waiting)
         return waiting
+
+
+def _addressed(requests: Mapping[int, bytes], nodes: Mapping[int, int]) -> dict[int, Envelope]:
+    """A request to the node of each client, where it is known."""
+    return {nodes[c]: Envelope(c, body) for c, body in requests.items() if c in nodes}
 
 
 def _content(message: Message) -> Envelope:

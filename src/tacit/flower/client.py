@@ -104,7 +104,8 @@ def _reply(content: RecordDict, context: Context, behind: Behind) -> RecordDict:
         following, body = endpoint.handle(before, request.body)
         if following != before:
             state.write(following)
-    return Envelope(endpoint.number, body).record()
+    reply = Envelope(endpoint.number, body)
+    return (reply.signed(endpoint.identity, request) if endpoint.identity else reply).record()
 
 
 def _told_at_home(error: Exception) -> None:

@@ -257,15 +257,14 @@ def over_grid(
     **more: Any,
 ) -> Federation:
     """A federation whose messages are Flower's; ``more`` are further fields of it."""
-    signed = roster is not None
     report = Progress().report
     return Federation(
-        FlowerChannel(grid, nodes, participation.clients, deadline, timeout, report, signed=signed),
+        FlowerChannel(grid, nodes, participation.clients, deadline, timeout, report, roster=roster),
         secure_sum(secure, roster),
         ledger,
         participation,
         run,
-        signed=signed,
+        signed=roster is not None,
         deadline=deadline,
         **more,
     )

@@ -29,6 +29,23 @@ from tacit.privacy.skellam import IntArray
 _MOST_CANDIDATES = 1_000_000
 
 
+@dataclass(frozen=True)
+class SumRange:
+    """What sums of valid answers can be before noise, all ends included.
+
+    Attributes:
+        lowest: the least value of each entry.
+        highest: the largest value of each entry.
+        total: the least and the largest value of all entries together.
+        norm: the largest Euclidean length, where that says more than the entries do.
+    """
+
+    lowest: IntArray
+    highest: IntArray
+    total: tuple[int, int]
+    norm: int | None = None
+
+
 class Bound(Protocol):
     """A set of allowed answers."""
 
@@ -52,6 +69,9 @@ class Bound(Protocol):
 
     def release(self, variance: float) -> SkellamRelease | SkellamNormRelease:
         """The event of releasing one sum under Skellam noise of this variance, in squared units."""
+
+    def sums(self, members: int) -> SumRange:
+        """What the answers of so many members can add up to, before noise."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +139,11 @@ candidate all ballots are equal and the tally carries nothing
     def release(self, variance: float) -> SkellamRelease:
         return SkellamRelease(self.shifts, variance * self.unit**2)
 
+    def sums(self, members: int) -> SumRange:
+        """Everybody casts exactly ``votes``, so the total is known."""
+        total = members * self.votes
+        return SumRange(*_alike(self.length, 0, members), (total, total))
+
 
 @dataclass(frozen=True)
 class BordaVotes:
@@ -178,6 +203,11 @@ class BordaVotes:
     def release(self, variance: float) -> SkellamRelease:
         return SkellamRelease(self.shifts, variance * self.unit**2)
 
+    def sums(self, members: int) -> SumRange:
+        """Everybody gives every weight once, so the total is known."""
+        total = members * self.ranked * (self.ranked + 1) // 2
+        return SumRange(*_alike(self.length, 0, members * self.ranked), (total, total))
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -216,6 +246,10 @@ class Marks:
 
     def release(self, variance: float) -> SkellamRelease:
         return SkellamRelease(self.shifts, variance)
+
+    def sums(self, members: int) -> SumRange:
+        most = min(self.most, self.length)
+        return SumRange(*_alike(self.length, 0, members), (0, members * most))
 
 
 @dataclass(frozen=True)
@@ -288,6 +322,15 @@ class OnePoint:
     def release(self, variance: float) -> SkellamRelease:
         return SkellamRelease(self.shifts, variance * self.unit**2)
 
+    def sums(self, members: int) -> SumRange:
+        """Only numbers can be negative; who is there has ``steps`` in each group and at the end."""
+        lowest, highest = _alike(self.length, 0, members * self.steps)
+        lowest[: self.numbers] = -members * self.steps
+        there = len(self.options) + 1
+        least = min(there - self.numbers, 0) * self.steps
+        most = (there + self.numbers) * self.steps
+        return SumRange(lowest, highest, (members * least, members * most))
+
 
 @dataclass(frozen=True)
 class Box:
@@ -318,6 +361,11 @@ class Box:
 
     def release(self, variance: float) -> SkellamRelease:
         return SkellamRelease(self.shifts, variance * self.unit**2)
+
+    def sums(self, members: int) -> SumRange:
+        furthest = members * self.radius
+        total = furthest * self.length
+        return SumRange(*_alike(self.length, -furthest, furthest), (-total, total))
 
 
 @dataclass(frozen=True)
@@ -351,6 +399,22 @@ class NormBall:
 
     def release(self, variance: float) -> SkellamNormRelease:
         return SkellamNormRelease(2.0 * self.l1, 2.0 * self.l2, variance * self.unit**2)
+
+    def sums(self, members: int) -> SumRange:
+        """A sum's norm is at most the sum of norms.
+
+        Entries add up to at most the L1 norm, and, by Cauchy and Schwarz, to at most
+        ``sqrt(length)`` times the L2 norm.
+        """
+        furthest = members * self.largest
+        total = members * min(self.l1, math.isqrt(self.length * self.l2**2))
+        entries = _alike(self.length, -furthest, furthest)
+        return SumRange(*entries, (-total, total), members * self.l2)
+
+
+def _alike(length: int, lowest: int, highest: int) -> tuple[IntArray, IntArray]:
+    """The same range for every entry."""
+    return np.full(length, lowest, dtype=np.int64), np.full(length, highest, dtype=np.int64)
 
 
 def _is_vector(answer: IntArray, length: int) -> bool:
