@@ -212,7 +212,7 @@ class Endpoint:
         participant = self._participant(asked, waiting.question, mechanism)
         step = participant.step(waiting.sum_state, message.body)
         if step.releases:
-            self._release(asked, waiting.question, mechanism)
+            self._release(asked, waiting.question, mechanism, step.members)
         if step.finishes:
             self.sessions.finish(asked.session.hex())
         following = structs.replace(
@@ -220,7 +220,9 @@ class Endpoint:
         )
         return encode(following), step.reply
 
-    def _release(self, asked: AskSum, question: bytes, mechanism: Mechanism) -> None:
+    def _release(
+        self, asked: AskSum, question: bytes, mechanism: Mechanism, members: tuple[int, ...]
+    ) -> None:
         """Charge before the vector leaves, once a session whatever became of the state."""
         session = asked.session.hex()
         if self.ledger.knows(session):
@@ -239,6 +241,7 @@ class Endpoint:
                     question=question.hex(),
                     line=asked.line.hex(),
                     event=mechanism.event,
+                    left_out=sorted(set(range(asked.clients)) - set(members)) if members else [],
                 )
             )
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from secrets import token_bytes
 from typing import Any, Protocol
 
@@ -38,11 +39,24 @@ from tacit.secure.crypto import digest
 from tacit.secure.encrypted import EncryptedSum
 from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainSum
-from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN, Refused, Round, SecureSum, TooFewClients
+from tacit.secure.protocol import (
+    ENCRYPTED,
+    MASKS,
+    PLAIN,
+    Ask,
+    Fault,
+    Refused,
+    Round,
+    SecureSum,
+    SpoiledSum,
+    TooFewClients,
+    Total,
+)
 from tacit.secure.roster import Identity, Roster
 from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.task import Client
+from tacit.transcripts import Record
 
 EVALUATE = "evaluate"
 _ASKED = "asked on line "
@@ -192,6 +206,12 @@ class Federation:
     rounds: list[RoundNote] = field(default_factory=list)
     """What methods that train told of their rounds."""
     watch: Watch = lambda _note: None
+    transcripts: Path | None = None
+    """A folder for what was signed during every sum, so that anybody can compute it again."""
+    unkept: int = 0
+    """Transcripts that were too large to keep."""
+    faults: dict[Fault, None] = field(default_factory=dict)
+    """Who misbehaved, in the order in which it was found."""
     prepaid: list[Charge] = field(default_factory=list)
     """Lines that were charged for questions that will be asked; see :meth:`prepay`."""
     shortened: bool = False
@@ -312,7 +332,10 @@ class Federation:
             return self._ask(stage, {client: once[id(body)] for client, body in bodies.items()})
 
         around = Round.of(session, mechanism, digest(b"question", question), at_least)
-        total = self.secure.total(around, first, carry)
+        total = self._total(around, first, carry)
+        if self.transcripts and total.transcript:
+            record = Record(question, total.transcript, total.value.tolist())
+            self.unkept += not record.keep(self.transcripts, charge.digest)
         if at_least is None:  # what reaches a threshold is opened as 0 or 1, whatever was added
             check_sum(total.value, query.bound, len(total.survivors), mechanism.share_variance)
         noise = mechanism.share_variance * len(total.survivors)
@@ -321,6 +344,16 @@ class Federation:
             self.journal.add(place, _line(opened, asks))
         self.turnouts.append((opened.asked, opened.answered))
         return opened
+
+    def _total(self, around: Round, first: Mapping[int, bytes], carry: Ask) -> Total:
+        """Open the sum, and remember who misbehaved even if it stays closed."""
+        try:
+            total = self.secure.total(around, first, carry)
+        except (TooFewClients, SpoiledSum) as error:
+            self.faults |= dict.fromkeys(error.faults)
+            raise
+        self.faults |= dict.fromkeys(total.faults)
+        return total
 
     def tell(self, what: str, config: Config, reward: float | None = None) -> None:
         """A round is over: for tables, logs and reports."""

@@ -12,8 +12,13 @@ from typing import Any
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file at once: a kill leaves the old one or the new one, never half of one."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same for bytes."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
+    draft.write_bytes(data)
     draft.replace(path)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from tacit.secure.crypto import digest
 from tacit.secure.roster import Identity, Roster
 
 
-class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
+class Receipt(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a client took part in, signed with the key that the roster lists; digests are hex."""
 
     roster: str
@@ -37,6 +37,8 @@ class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
     event: dict[str, Any]
     time: str
     signature: str = ""
+    left_out: list[int] = []
+    """Clients that were not in the sum when this one answered: they were silent or misbehaved."""
 
     @classmethod
     def signed(
@@ -49,10 +51,20 @@ class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
         question: str,
         line: str,
         event: Event,
+        left_out: Sequence[int] = (),
     ) -> Receipt:
         """A receipt of now."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        draft = cls(roster.digest.hex(), client, session, question, line, to_json(event), now)
+        draft = cls(
+            roster.digest.hex(),
+            client,
+            session,
+            question,
+            line,
+            to_json(event),
+            now,
+            left_out=list(left_out),
+        )
         return msgspec.structs.replace(draft, signature=identity.sign(draft.text).hex())
 
     @property
@@ -144,6 +156,19 @@ def count_by_line(
     }
     counts = Counter(line for line, _client in signers)
     return {charge.number: counts[charge.digest] for charge in ledger.intact()}
+
+
+def left_out_by_line(
+    receipts: Receipts, problems: Iterable[Disagreement], ledger: Ledger
+) -> dict[int, list[int]]:
+    """For every charge, by its line's number, whom the receipts that agree with it leave out."""
+    odd = {problem.file for problem in problems}
+    missing: dict[str, set[int]] = {}
+    for file, receipt in receipts.items():
+        if receipt and file not in odd:
+            missing.setdefault(receipt.line, set()).update(receipt.left_out)
+    named = ((charge.number, missing.get(charge.digest)) for charge in ledger.intact())
+    return {number: sorted(found) for number, found in named if found}
 
 
 def _read(file: Path) -> Receipt | None:

@@ -90,6 +90,7 @@ def _headline(result: Data, plan: str) -> list[str]:
         shown.append((f"{clients['answered']} of {clients['asked']}", "clients answered"))
     chosen = [(name, short(value, 6)) for name, value in result["config"].items()]
     note = [paragraph(f"Note: {result['note']}.")] if result["note"] else []
+    note += [paragraph(f"Misbehaved: {fault}.") for fault in result.get("faults", ())]
     return [tiles(shown), table(("chosen configuration", "value, to six digits"), chosen), *note]
 
 

@@ -34,10 +34,6 @@ SIGNED_SERVER = (
     "a server that may deviate from the protocol: keys and survivors are signed against a roster "
     "that every client holds"
 )
-GRAPH_SERVER = (
-    f"{SIGNED_SERVER}; among more than 64 clients it is assumed not to choose who drops out by "
-    "looking at who is whose neighbour"
-)
 ANY_SERVER = "whoever sees what clients send: each of them adds its noise before it sends"
 RESULT_ONLY = (
     "those who see this result alone; whoever trained saw every run, and is trusted to forget them"
@@ -129,8 +125,9 @@ class Result:
     ``note`` says what the method did that its reader would not expect. ``run_off`` has candidates,
     tally and variance of a second vote; the variances in ``privacy`` are the first one's. Bytes
     are those of all clients together. ``evaluation`` says how simulated clients trained; real ones
-    do not tell. ``exchanges`` counts how often clients were asked something. ``rounds`` has what a
-    method that trains told of each; ``weights``, its model, are not part of the JSON.
+    do not tell. ``faults`` names who misbehaved, by the client's number. ``exchanges`` counts how
+    often clients were asked something. ``rounds`` has what a method that trains told of each;
+    ``weights``, its model, are not part of the JSON.
     ``versions`` are those of Tacit, Python and the libraries that it used.
 
     >>> import tacit
@@ -155,6 +152,7 @@ class Result:
     architecture: str = ""
     rounds: tuple[dict[str, Any], ...] = ()
     exchanges: int = 0
+    faults: tuple[str, ...] = ()
     weights: Weights | None = field(default=None, repr=False)
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -179,6 +177,7 @@ class Result:
             architecture=found.get("architecture", ""),
             rounds=tuple(found.get("rounds", ())),
             exchanges=found.get("exchanges", 0),
+            faults=tuple(found.get("faults", ())),
             versions=found.get("versions", {}),
             ledger=ledger,
         )
@@ -203,6 +202,7 @@ class Result:
             "Accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%} on public test data",
             "Cost": cost,
             "Clients": f"{self.clients.answered} of {self.clients.asked} answered",
+            "Misbehaved": "; ".join(self.faults),
             "Note": self.note,
         }
         return {name: words for name, words in facts.items() if words}
@@ -227,6 +227,7 @@ class Result:
             "seconds": self.seconds,
             "bytes": self.bytes,
             "exchanges": self.exchanges,
+            "faults": list(self.faults),
             "evaluation": self.evaluation,
             "architecture": self.architecture,
             "rounds": list(self.rounds),

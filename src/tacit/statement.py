@@ -18,7 +18,6 @@ from tacit.result import (
     CURIOUS_SERVER,
     ENCRYPTED_SERVER,
     EVERY_RUN,
-    GRAPH_SERVER,
     OPEN_SERVER,
     RESULT_ONLY,
     SIGNED_SERVER,
@@ -198,7 +197,7 @@ def _assumed(privacy: Data, clients: Data) -> str:
 
 
 def _roster(privacy: Data) -> str:
-    if privacy["server"] in (SIGNED_SERVER, GRAPH_SERVER):
+    if privacy["server"] == SIGNED_SERVER:
         return "The roster of keys that every client holds must be genuine"
     if privacy["server"] == ANY_SERVER:
         return "Nothing is assumed about the server"

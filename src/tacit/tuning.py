@@ -35,7 +35,6 @@ from tacit.result import (
     CURIOUS_SERVER,
     ENCRYPTED_SERVER,
     EVERY_RUN,
-    GRAPH_SERVER,
     OPEN_SERVER,
     RESULT_ONLY,
     SIGNED_SERVER,
@@ -43,7 +42,6 @@ from tacit.result import (
     Result,
     Turnout,
 )
-from tacit.secure.graph import COMPLETE_UP_TO
 from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.strategy import choose
@@ -181,6 +179,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
             stage: {"up": cost.up, "down": cost.down} for stage, cost in federation.costs.items()
         },
         exchanges=sum(cost.exchanges for cost in federation.costs.values()),
+        faults=tuple(map(str, federation.faults)),
         versions=versions(),
         ledger=federation.ledger.extract(federation.run),
     )
@@ -213,7 +212,4 @@ def _server(federation: Federation, kinds: set[type[Release]]) -> str:
         return OPEN_SERVER
     if federation.secure.name == ENCRYPTED:
         return ENCRYPTED_SERVER
-    if not federation.signed:
-        return CURIOUS_SERVER
-    few = federation.participation.clients <= COMPLETE_UP_TO
-    return SIGNED_SERVER if few else GRAPH_SERVER
+    return SIGNED_SERVER if federation.signed else CURIOUS_SERVER

@@ -13,8 +13,15 @@ from tacit.commands.options import AsJson, Delta, Epsilon, LedgerFile
 from tacit.membership import Membership
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
-from tacit.receipts import Disagreement, check_receipts, count_by_line, read_receipts
+from tacit.receipts import (
+    Disagreement,
+    check_receipts,
+    count_by_line,
+    left_out_by_line,
+    read_receipts,
+)
 from tacit.terminal import print_json, print_ledger, working
+from tacit.transcripts import Finding, check_transcripts
 
 app = typer.Typer(help="What a federation has spent.", no_args_is_help=True)
 
@@ -72,26 +79,40 @@ def ledger_verify(
         Path | None,
         typer.Option(metavar="ROSTER.toml", help="Whose keys signed the receipts."),
     ] = None,
+    transcripts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--transcript",
+            metavar="PATH",
+            help="What was signed during sums, a file or a folder; repeatable.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute every line from its stored event; exit code 1 if one does not agree.
 
-    With receipts, check too that the ledger holds all that the clients signed for.
+    With receipts, check too that the ledger holds all that the clients signed for. With
+    transcripts, add up the signed vectors again: is the sum that was opened theirs, was it paid
+    for, and who misbehaved?
 
     Example: tacit ledger verify ledger.sqlite --receipts collected --roster roster.toml
     """
     ledger = Ledger(path)
     with working("recomputing every line"):
-        audit = _audit(ledger, receipts or [], roster)
+        findings = _findings(ledger, transcripts or [], roster)
+        audit = _audit(ledger, receipts or [], None if findings and not receipts else roster)
         problems = ledger.verify()
     lines = len(ledger)
+    unfit = [finding for finding in findings if finding.problem]
+    agreed = not problems and not (audit and audit.problems) and not unfit
     if as_json:
         print_json(
             {
-                "verified": not problems and not (audit and audit.problems),
+                "verified": agreed,
                 "charges": lines,
                 "problems": [vars(problem) for problem in problems],
                 **({"receipts": asdict(audit)} if audit else {}),
+                **({"transcripts": list(map(asdict, findings))} if findings else {}),
             }
         )
     else:
@@ -100,7 +121,9 @@ def ledger_verify(
         typer.echo(f"{lines} charge(s) recomputed: {_verdict(problems)}.")
         if audit:
             _print_audit(audit)
-    if problems or (audit and audit.problems):
+        if findings:
+            _print_findings(findings, unfit)
+    if not agreed:
         raise typer.Exit(1)
 
 
@@ -111,6 +134,8 @@ class _Audit:
     checked: int
     problems: list[Disagreement]
     by_line: dict[int, int]
+    left_out: dict[int, list[int]]
+    """By line, the clients that were not in the sum when the others answered."""
 
 
 def _audit(ledger: Ledger, receipts: list[Path], roster: Path | None) -> _Audit | None:
@@ -129,12 +154,50 @@ def _audit(ledger: Ledger, receipts: list[Path], roster: Path | None) -> _Audit 
             "clients keep in their folders, under receipts"
         )
     problems = check_receipts(found, ledger, membership.roster)
-    return _Audit(len(found), problems, count_by_line(found, problems, ledger))
+    return _Audit(
+        len(found),
+        problems,
+        count_by_line(found, problems, ledger),
+        left_out_by_line(found, problems, ledger),
+    )
+
+
+def _findings(ledger: Ledger, transcripts: list[Path], roster: Path | None) -> list[Finding]:
+    if not transcripts:
+        return []
+    if roster is None:
+        raise ValueError(
+            "--transcript is given without --roster; both belong together: what was signed is "
+            "checked against the keys of a roster"
+        )
+    found = check_transcripts(transcripts, ledger, Membership.load(roster).roster)
+    if not found:
+        raise ValueError(
+            f"there is no transcript in {', '.join(map(str, transcripts))}; give the files that "
+            "the server keeps in a run's folder, under transcripts"
+        )
+    return found
+
+
+def _print_findings(findings: list[Finding], unfit: list[Finding]) -> None:
+    for finding in findings:
+        if finding.problem:
+            typer.echo(f"{finding.file}: {finding.problem}")
+            continue
+        typer.echo(
+            f"line {finding.line}: the vectors that {finding.survivors} client(s) signed add up to "
+            "the sum that was opened"
+        )
+        for fault in finding.faults:
+            typer.echo(f"line {finding.line}: {fault}, as the transcript proves")
+    typer.echo(f"{len(findings)} transcript(s) checked: {_verdict(unfit)}.")
 
 
 def _print_audit(audit: _Audit) -> None:
     for number, receipts in audit.by_line.items():
-        typer.echo(f"line {number}: {receipts} client(s) signed for it")
+        missing = ", ".join(map(str, audit.left_out.get(number, ())))
+        left_out = f"; left out: client {missing}" if missing else ""
+        typer.echo(f"line {number}: {receipts} client(s) signed for it{left_out}")
     for problem in audit.problems:
         typer.echo(f"{problem.file}: {problem.found}")
     agree = f", {audit.checked - len(audit.problems)} agree" if audit.problems else ""

@@ -106,7 +106,17 @@ class FlowerChannel:
         return alone
 
     def _exchange(self, stage: str, requests: Mapping[int, Envelope]) -> dict[int, Envelope]:
-        """One message each; replies that are refusals or cannot be read count as none."""
+        """One message each, and one more to who is connected and silent: either may be lost."""
+        replies, silent = self._sent(stage, requests)
+        again = {node: requests[node] for node in silent & set(self.grid.get_node_ids())}
+        if again:
+            replies |= self._sent(stage, again)[0]
+        return replies
+
+    def _sent(
+        self, stage: str, requests: Mapping[int, Envelope]
+    ) -> tuple[dict[int, Envelope], set[int]]:
+        """Replies, and who gave none; what is refused or cannot be read counts as none."""
         limit = self.timeout + (self.deadline if stage == EVALUATE else 0.0)
         begun = looked = time.monotonic()
         waiting = self._push(stage, requests, None if math.isinf(limit) else limit)
@@ -133,7 +143,7 @@ class FlowerChannel:
             if waiting:
                 waited = time.monotonic() - begun
                 time.sleep(min(max(_PATIENCE * waited, _FIRST_PAUSE), _LONGEST_PAUSE))
-        return replies
+        return replies, set(waiting.values())
 
     def _push(
         self, stage: str, requests: Mapping[int, Envelope], seconds: float | None

@@ -127,7 +127,7 @@ method to tune() itself
     try:
         outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
     finally:
-        log_refusals(federation.channel)
+        log_refusals(federation)
     result = conclude(chosen, outcome, federation, allowed)
     write_run(result, planned.to_toml(), folder)
     log(
@@ -215,6 +215,7 @@ class Settings:
             setting=SIMULATED_ON_FLOWER if simulated else DEPLOYED_ON_FLOWER,
             follows=FOLLOWS,
             journal=Journal(folder, {"run": run}),
+            transcripts=folder / "transcripts" if membership else None,
         )
 
     def _ledger(
@@ -329,7 +330,12 @@ def log_round(note: RoundNote) -> None:
     log(INFO, "tacit: round %s", note.to_json())
 
 
-def log_refusals(channel: Any) -> None:
-    """How many nodes refused, and why, in their own public words."""
+def log_refusals(federation: Federation) -> None:
+    """How many nodes refused, and why, in their own public words; and who misbehaved."""
+    channel: Any = federation.channel
     for reason, times in channel.refusals.items():
         log(WARNING, "tacit: %d node(s) refused at %s", times, reason)
+    for fault in federation.faults:
+        log(WARNING, "tacit: %s", fault)
+    if federation.unkept:
+        log(WARNING, "tacit: %d transcript(s) were too large to keep", federation.unkept)

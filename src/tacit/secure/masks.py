@@ -136,6 +136,7 @@ class MaskedParticipant:
             pack(reply),
             releases=isinstance(reply, Sealed),
             finishes=isinstance(reply, Opened),
+            members=following.members if isinstance(following, Masked) else (),
         )
 
     def _step(self, state: State, request: Request) -> tuple[State, Reply]:

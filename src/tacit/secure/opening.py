@@ -294,8 +294,10 @@ class _Session:
             public, right = dealt[client][place], {}
             for holder in (client, *self.members.near(client)):
                 reply = opened.get(holder)
-                share = reply and (reply.self_shares, reply.key_shares)[place].get(client)
-                if reply is None or share is None:
+                if reply is None:
+                    continue
+                share = (reply.self_shares, reply.key_shares)[place].get(client)
+                if share is None:
                     continue
                 if shamir.is_right(public, holder, share):
                     right[holder] = share

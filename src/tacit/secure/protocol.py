@@ -153,6 +153,8 @@ class Step:
     """Whether the vector leaves with this reply."""
     finishes: bool = False
     """Whether this was the client's last step, with which the sum opens."""
+    members: tuple[int, ...] = ()
+    """Whose vectors the reply adds up with, if it releases one and the protocol knows."""
 
 
 @dataclass(frozen=True)
