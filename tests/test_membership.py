@@ -73,6 +73,16 @@ def test_comments_and_spaces_do_not_alter_the_digest(tmp_path: Path) -> None:
     assert Membership.load(file).digest == membership().digest
 
 
+@pytest.mark.parametrize("written", ["1", "0.34", '"1/3"', "0.3333333333333333", '"1"'])
+def test_a_roster_means_the_same_however_a_count_is_written(written: str) -> None:
+    third = membership(participation=Participation(3, colluding=1))
+    assert "colluding = 1\n" in third.to_toml()
+    read = Membership.from_toml(
+        membership().to_toml().replace("colluding = 0", f"colluding = {written}")
+    )
+    assert (read, read.digest) == (third, third.digest)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -120,6 +120,7 @@ def test_settings_come_from_the_runs_configuration() -> None:
         ({"search": 3}, "search is 3; allowed is a section"),
         ({"search__votes": "three"}, "search.votes is 'three'"),
         ({"federation__clients": 1}, "federation.clients is 1"),
+        ({"privacy__colluding": "most"}, "privacy.colluding is 'most'; allowed is a count"),
     ],
 )
 def test_a_setting_that_is_none_is_refused_by_name(
@@ -146,7 +147,7 @@ def test_only_as_many_nodes_as_planned_are_asked() -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_vote_begins_without_nodes_that_do_not_come() -> None:
     grid = grid_of(voters(5))
-    result = vote(grid, **NAMED, federation__clients=6, privacy__dropout=0.2)
+    result = vote(grid, **NAMED, federation__clients=6, privacy__dropout="1/6")
     assert result.clients == Turnout(6, 5)
     assert result.tally == grid.sum_of(grid.nodes)
 
