@@ -42,7 +42,7 @@ def vectors_of(around: Round, seed: int = 0) -> IntArray:
     return np.random.default_rng(seed).integers(-(10**6), 10**6, shape)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)
 def identity(client: int) -> Identity:
     """A client's signing key, the same in every test."""
     return Identity(hashlib.sha256(b"identity %d" % client).digest())

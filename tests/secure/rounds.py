@@ -21,10 +21,10 @@ from tacit.secure.messages import (
 from tacit.secure.protocol import Refused, Total
 from tests.secure.driver import Rehearsal, round_of
 
-STAGES = ("advertise", "share", "seal", "confirm", "open")
+STAGES = ("advertise", "share", "deliver", "seal", "confirm", "open")
 
 
-EARLY = ("advertise", "reveal", "share", "seal")
+EARLY = ("advertise", "share", "deliver", "seal")
 """Who drops out here is not in the sum."""
 
 
@@ -43,8 +43,8 @@ def small(with_roster: bool) -> Rehearsal:
 
 @lru_cache(maxsize=1)
 def wide() -> Rehearsal:
-    """Seventy clients on a graph of degree 16; client 5 drops out before it seals."""
-    rehearsal = Rehearsal(round_of(70, length=16), with_roster=True, dropouts={5: "seal"})
+    """260 clients on a ring whose links reach 43 places; client 5 drops out before it seals."""
+    rehearsal = Rehearsal(round_of(260, length=16), with_roster=True, dropouts={5: "seal"})
     rehearsal.total()
     return rehearsal
 
