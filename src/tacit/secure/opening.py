@@ -217,13 +217,18 @@ class _Session:
         """Who is at fault for every complaint: the dealer shows what it had sealed."""
         if not complaints:
             return
-        requests = {dealer: Complaints(dict(about)) for dealer, about in complaints.items()}
+        # No more than a dealer can answer without giving its secrets away; one that is upheld does.
+        most = self.members.wired.share_threshold - 1
+        requests = {
+            dealer: Complaints(dict(list(about.items())[:most]))
+            for dealer, about in complaints.items()
+        }
         explained = self._replies("explain", requests, Explained, least=0)
-        for dealer, about in complaints.items():
+        for dealer, request in requests.items():
             if dealer not in explained:
                 yield Fault(dealer, SILENT), None
                 continue
-            for holder, (_, signature) in about.items():
+            for holder, (_, signature) in request.complaints.items():
                 once = explained[dealer].secrets.get(holder, b"")
                 if len(once) != crypto.KEY_BYTES:
                     yield Fault(dealer, SILENT), None
