@@ -407,9 +407,9 @@ def test_a_session_is_not_released_again_after_its_state_was_rolled_back(tmp_pat
     assert len(read_receipts([anna / "receipts"])) == 1
 
 
-def test_a_stage_that_comes_twice_is_refused(tmp_path: Path) -> None:
+def test_a_stage_that_is_over_is_refused(tmp_path: Path) -> None:
     _, channel = held_vote(tmp_path)
-    for stage in ("share", "seal", "confirm", "open"):
+    for stage in ("share", "deliver", "seal", "confirm"):
         with pytest.raises(Refused, match="does not follow 'Done'"):
             channel.handle(0, stage, channel.seen[stage][1])
 

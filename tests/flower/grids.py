@@ -28,8 +28,8 @@ from tacit.secure.messages import Advertised, unpack_state
 from tests.federations import SPACE, likes
 
 RUN = 7
-STAGES = ("evaluate", "share", "seal", "confirm", "open")
-EARLY = ("evaluate", "reveal", "share", "seal")
+STAGES = ("evaluate", "share", "deliver", "seal", "confirm", "open")
+EARLY = ("evaluate", "share", "deliver", "seal")
 """Who fails here is not in the sum."""
 
 

@@ -21,7 +21,7 @@ from tacit.flower.wire import Envelope, read
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import ledger_path
 from tacit.query import Ballot
-from tacit.secure.messages import Delivery, Survivors, pack, unpack_request
+from tacit.secure.messages import Delivery, Final, Survivors, pack, unpack_request
 from tacit.secure.protocol import Refused
 from tests.flower.clinics import AMPLE, Clinics
 from tests.flower.grids import InProcessGrid, Node, server_context, stage_of
@@ -108,11 +108,16 @@ def reason_of(node: Node, message: Message) -> str:
 
 def leave_out_5(delivery: Delivery) -> Delivery:
     """As if client 5 had never shared."""
-    boxes = {other: box for other, box in delivery.boxes.items() if other != 5}
-    return Delivery(tuple(c for c in delivery.sharers if c != 5), boxes)
+    parcels = {other: parcel for other, parcel in delivery.parcels.items() if other != 5}
+    return Delivery(tuple(c for c in delivery.sharers if c != 5), parcels)
+
+
+def without_5(final: Final) -> Final:
+    """As if client 5 had been left out."""
+    return Final(tuple(c for c in final.members if c != 5))
 
 
 def bury_5(survivors: Survivors) -> Survivors:
     """As if client 5 had dropped out."""
-    told = {other: signature for other, signature in survivors.signatures.items() if other != 5}
+    told = {other: seal for other, seal in survivors.seals.items() if other != 5}
     return Survivors(tuple(c for c in survivors.clients if c != 5), told)

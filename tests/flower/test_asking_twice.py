@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, Message
+from msgspec.structs import replace
 
 from tacit.flower.wire import read
 from tacit.membership import StateFile
@@ -16,16 +17,16 @@ from tacit.privacy.accounting import Budget
 from tacit.secure.messages import Opening
 from tacit.secure.protocol import TooFewClients
 from tests.flower.clinics import Clinics
-from tests.flower.grids import InProcessGrid, Node, is_for
+from tests.flower.grids import STAGES, InProcessGrid, Node, is_for, stage_of
 from tests.flower.lies import (
     BALLOT,
     altered,
     bury_5,
     federation,
-    leave_out_5,
     reason_of,
     refusals,
     six_clinics,
+    without_5,
 )
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -42,10 +43,10 @@ def same(request: Any) -> Any:
 
 AGAIN: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "the question": ("evaluate", same, "this session was asked before"),
-    "the seal": ("seal", same, "'Delivery' does not follow 'Done'"),
-    "a seal for others": ("seal", leave_out_5, "'Delivery' does not follow 'Done'"),
+    "the shares": ("deliver", same, "'Delivery' does not follow 'Done'"),
+    "the seal": ("seal", same, "'Final' does not follow 'Done'"),
+    "a seal for others": ("seal", without_5, "'Final' does not follow 'Done'"),
     "other survivors": ("confirm", bury_5, "'Survivors' does not follow 'Done'"),
-    "the opening": ("open", same, "'Opening' does not follow 'Done'"),
     "both kinds of shares of a client": (
         "open",
         lambda opening: Opening(opening.clients[:-1], opening.signatures),
@@ -109,13 +110,35 @@ def dies_after(grid: InProcessGrid, stage: str, then: Callable[[Node, Message], 
 
 
 ROLLED_BACK: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "the question": ("evaluate", same, "this session was asked before"),
-    "the seal": ("seal", same, "'Delivery' does not follow 'Masked'"),
-    "a seal for others": ("seal", leave_out_5, "'Delivery' does not follow 'Masked'"),
-    "the same survivors": ("confirm", same, "'Survivors' does not follow 'Confirmed'"),
+    "another question": (
+        "evaluate",
+        lambda question: replace(question, variance=2 * question.variance),
+        "this session was asked before",
+    ),
+    "a seal for others": ("seal", without_5, "'Final' does not follow 'Masked'"),
     "other survivors": ("confirm", bury_5, "'Survivors' does not follow 'Confirmed'"),
-    "the opening": ("open", same, "'Opening' does not follow 'Done'"),
+    "another opening": (
+        "open",
+        lambda opening: Opening(opening.clients, {}),
+        "'Opening' does not follow 'Done'",
+    ),
 }
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_member_that_died_after_its_reply_left_gives_the_same_reply_again(
+    clinics: Clinics, stage: str
+) -> None:
+    """Byte for byte, and charged once: a reply that was lost on the way can be asked for again."""
+    grid = clinics.grid()
+    replies: list[Message] = []
+    dies_after(grid, stage, lambda node, told: replies.append(node.handle(told)))
+    total = federation(clinics, grid).sum(BALLOT, "vote")
+    (first,) = (m for m in grid.said if m.metadata.src_node_id == 102 and stage_of(m) == stage)
+    (again,) = replies
+    assert read(again.content) == read(first.content)
+    assert tuple(total.value) == grid.sum_of(grid.nodes)
+    assert clinics.spent() == [1] * 6
 
 
 @pytest.mark.parametrize("name", ROLLED_BACK)
@@ -151,7 +174,7 @@ def test_a_member_whose_state_was_set_back_does_not_seal_twice(clinics: Clinics)
         if is_for(request, "seal", 102):
             sealed = grid.nodes[102].state
             (folder / "state").write_bytes(shared[0])
-            for change in (same, leave_out_5):
+            for change in (same, without_5):
                 reasons.append(reason_of(grid.nodes[102], altered(request, change)))
             (folder / "state").write_bytes(sealed)
         return reply

@@ -18,8 +18,15 @@ from tacit.endpoint import AskInClear
 from tacit.flower.wire import WIRE
 from tacit.local_search import LocalSearch
 from tacit.query import Ballot, LocalTraining
-from tacit.secure.messages import Advert, Delivery, Opening, Setup, pack, unpack_adverts
-from tacit.secure.opening import MaskedSum
+from tacit.secure.messages import (
+    Advert,
+    Delivery,
+    Final,
+    Opening,
+    Setup,
+    pack,
+    unpack_adverts,
+)
 from tacit.secure.protocol import TooFewClients
 from tacit.space import Float, Space
 from tests.flower.clinics import Clinics
@@ -35,6 +42,7 @@ from tests.flower.lies import (
     refusals,
     six_clinics,
     telling,
+    without_5,
 )
 from tests.secure.rounds import new_key
 
@@ -54,8 +62,7 @@ def gullible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own server would notice some of its lies by what comes back; this one does not look."""
     monkeypatch.setattr("tacit.flower.wire.Envelope.is_signed", lambda *_: True)
     monkeypatch.setattr("tacit.secure.opening.is_signed", lambda *_: True)
-    monkeypatch.setattr(MaskedSum, "_is_sealed", lambda *_: True)
-    monkeypatch.setattr(MaskedSum, "_is_confirmed", lambda *_: True)
+    monkeypatch.setattr("tacit.secure.opening._Session._confirms", lambda *_: True)
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,15 @@ class Lie:
 def swap_keys(setup: Setup) -> Setup:
     adverts = list(unpack_adverts(setup.adverts))
     adverts[1] = replace(adverts[1], mask_key=new_key())
-    return Setup(pack(tuple(adverts)), setup.reveals)
+    return Setup(pack(tuple(adverts)))
 
 
 def invent(client: int) -> Callable[[Setup], Setup]:
     """Another advert, with keys that the server made."""
 
     def change(setup: Setup) -> Setup:
-        made = Advert(client, new_key(), new_key(), b"", bytes(64))
-        return Setup(pack((*unpack_adverts(setup.adverts), made)), setup.reveals)
+        made = Advert(client, new_key(), new_key(), bytes(64))
+        return Setup(pack((*unpack_adverts(setup.adverts), made)))
 
     return change
 
@@ -119,7 +126,7 @@ SECOND_BALLOT = Ballot(BALLOT.candidates[::-1], 2)
 LIES: dict[str, Lie] = {
     "swaps a client's keys": Lie(telling("share", swap_keys), "share", NOT_SIGNED),
     "leaves a client's keys out": Lie(
-        telling("share", lambda s: Setup(pack(unpack_adverts(s.adverts)[1:]), s.reveals)),
+        telling("share", lambda s: Setup(pack(unpack_adverts(s.adverts)[1:]))),
         "share",
         "own keys were altered or left out",
     ),
@@ -173,13 +180,23 @@ LIES: dict[str, Lie] = {
         carrying("evaluate", another_envelope), "evaluate", f"the envelope has version {WIRE + 1}"
     ),
     "shows different sharers": Lie(
-        telling("seal", leave_out_5, (100,)),
+        telling("deliver", leave_out_5, SOME),
+        "seal",
+        "members are not a sorted list of different clients of this round",
+    ),
+    "shows different members": Lie(
+        telling("seal", without_5, (100,)),
         "confirm",
-        "a surviving neighbour did not sign the same sharers",
+        "a surviving neighbour did not seal its vector for the same members",
+    ),
+    "leaves too many out": Lie(
+        telling("seal", lambda final: Final(final.members[:4]), (100, 101, 102, 103)),
+        "seal",
+        "there are 4 members; below 5 the noise or the majority would not suffice",
     ),
     "withholds shares": Lie(
-        telling("seal", lambda d: Delivery(d.sharers, leave_out_5(d).boxes), SOME),
-        "seal",
+        telling("deliver", lambda d: Delivery(d.sharers, leave_out_5(d).parcels), SOME),
+        "deliver",
         "shares of some neighbour were withheld",
     ),
     "shows different survivors": Lie(
@@ -196,7 +213,7 @@ LIES: dict[str, Lie] = {
         "0 clients signed the survivors; needed are 5",
     ),
 }
-BEFORE_THE_SEAL = ("evaluate", "share")
+BEFORE_THE_SEAL = ("evaluate", "share", "deliver")
 
 
 @pytest.mark.usefixtures("gullible")
