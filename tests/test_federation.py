@@ -260,7 +260,7 @@ def test_training_is_answered_only_by_clients_that_agreed_to_train() -> None:
 def test_time_and_bytes_are_counted_by_stage() -> None:
     built = federation([likes(0.5)] * 5)
     built.sum(BALLOT, "vote")
-    assert list(built.costs) == ["evaluate", "share", "seal", "confirm", "open"]
+    assert list(built.costs) == ["evaluate", "share", "deliver", "seal", "confirm", "open"]
     for cost in built.costs.values():
         assert cost.seconds > 0
         assert cost.up > 0

@@ -53,6 +53,7 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "seconds",
         "bytes",
         "exchanges",
+        "faults",
         "evaluation",
         "architecture",
         "rounds",

@@ -32,7 +32,12 @@ def test_verify_counts_the_receipts_of_each_line(audited: Held) -> None:
         "verified": True,
         "charges": 2,
         "problems": [],
-        "receipts": {"checked": 2 * CLIENTS, "problems": [], "by_line": {"2": 5, "3": 5}},
+        "receipts": {
+            "checked": 2 * CLIENTS,
+            "problems": [],
+            "by_line": {"2": 5, "3": 5},
+            "left_out": {},
+        },
     }
     some = [part for file in audited.files()[:3] for part in ("--receipts", file)]
     found = document(tacit(*verify, *some, "--json"))["receipts"]

@@ -16,10 +16,17 @@ Row = Mapping[str, Any]
 
 def secure_sum(result: Mapping[str, Any]) -> list[Plot]:
     """Time, memory and traffic against the number of clients."""
-    points = result["points"]
+    everything = result["points"]
+    points = [point for point in everything if point["setting"] == everything[0]["setting"]]
     clients = [point["clients"] for point in points]
+    settings = dict.fromkeys(point["setting"] for point in everything)
     panels: dict[str, dict[str, Sequence[float]]] = {
-        "seconds, all clients in one process": {"seconds": _column(points, "seconds")},
+        "processor seconds, all clients and the server": {
+            setting: _column(
+                [point for point in everything if point["setting"] == setting], "processor_seconds"
+            )
+            for setting in settings
+        },
         "kB a client": {
             "up": _column(points, "upload_bytes_per_client", 1e-3),
             "down": _column(points, "download_bytes_per_client", 1e-3),
@@ -29,7 +36,22 @@ def secure_sum(result: Mapping[str, Any]) -> list[Plot]:
     plot = _lines(clients, "clients", panels)
     words = f"One sum of {result['candidates']} integers a client; both axes are logarithmic."
     title = "The masked sum against the number of clients"
-    return [Plot(title, plot, words, records(points), panels=len(panels))]
+    told = [{**point, "faults": "; ".join(point["faults"])} for point in everything]
+    lossy = result["lossy"]
+    shares = {
+        "clients in the sum": {
+            "fewest in any of the sums": _column(lossy, "fewest_answers"),
+            "needed": [row["clients"] * (1 - result["dropout"]) for row in lossy],
+        }
+    }
+    opened = Plot(
+        "Sums with lost messages",
+        _lines([row["clients"] for row in lossy], "clients", shares),
+        f"{result['loss']:.0%} of all messages are lost in either direction, and a silent client "
+        f"is asked once more; a drop-out of {result['dropout']:.0%} was planned.",
+        records(lossy),
+    )
+    return [Plot(title, plot, words, records(told), panels=len(panels)), opened]
 
 
 def encrypted(result: Mapping[str, Any]) -> list[Plot]:

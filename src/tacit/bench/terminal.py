@@ -315,19 +315,37 @@ def print_encrypted(result: dict[str, Any]) -> None:
 def print_secure_sum(result: dict[str, Any]) -> None:
     """What the benchmark of the secure sum measured."""
     table = Table(title=f"One masked sum of {result['candidates']} integers a client, in process")
-    for name in ("clients", "neighbours", "seconds", "peak MB", "up kB", "down kB"):
-        table.add_column(name, justify="right")
+    names = (
+        "clients",
+        "setting",
+        "in the sum",
+        "neighbours",
+        "core-s",
+        "peak MB",
+        "up kB",
+        "down kB",
+    )
+    for name in names:
+        table.add_column(name, justify="left" if name == "setting" else "right")
     for point in result["points"]:
         table.add_row(
             str(point["clients"]),
+            point["setting"],
+            str(point["answered"]),
             str(point["degree"]),
-            f"{point['seconds']:.2f}",
+            f"{point['processor_seconds']:.1f}",
             f"{point['peak_megabytes']:.0f}",
             f"{point['upload_bytes_per_client'] / 1000:.1f}",
             f"{point['download_bytes_per_client'] / 1000:.1f}",
         )
     console = Console(highlight=False)
     console.print(table)
+    for row in result["lossy"]:
+        console.print(
+            f"{row['opened']} of {row['sums']} sums of {row['clients']} clients opened with "
+            f"{result['loss']:.0%} of messages lost; the fewest answers were "
+            f"{row['fewest_answers']}."
+        )
     growth = result["growth"]
     if growth:
         console.print(

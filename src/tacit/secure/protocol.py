@@ -46,6 +46,8 @@ class Fault:
 class TooFewClients(Exception):
     """The sum was given up, and nothing was released."""
 
+    faults: tuple[Fault, ...] = ()
+
     def __init__(
         self, stage: str, answered: int, needed: int, faults: Sequence[Fault] = ()
     ) -> None:
@@ -59,6 +61,8 @@ class TooFewClients(Exception):
 
 class SpoiledSum(Exception):
     """What some client shared does not fit together; the sum stays closed."""
+
+    faults: tuple[Fault, ...] = ()
 
     def __init__(self, faults: Sequence[Fault] = ()) -> None:
         super().__init__(
