@@ -240,6 +240,12 @@ def unchecked_sums() -> None:
     setattr(federation, "check_sum", lambda *_: None)  # noqa: B010
 
 
+def poisoned_means() -> None:
+    """Whatever comes in clear is averaged."""
+    for asked in (query.LocalTraining, query.LocalRewards, query.LocalSampled, query.LocalFindings):
+        setattr(asked, "unfit", lambda *_: "")  # noqa: B010
+
+
 def claims_before_signatures() -> None:
     """On Flower, whoever names a member's number is believed."""
     from tacit.flower import wire
@@ -309,6 +315,11 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             unchecked_sums,
             "test_plausible.py::"
             "test_what_no_valid_ballots_give_is_reported_and_chooses_nothing[a million for one]",
+        ),
+        (
+            poisoned_means,
+            "test_answers_in_clear.py::"
+            "test_an_answer_that_cannot_be_used_is_left_out_and_counted[no number-adaptive-clear]",
         ),
         (
             claims_before_signatures,

@@ -96,7 +96,7 @@ def compare(
             write_run(results[name], text, folder / name)
             log(INFO, "tacit: %s chose %s", name, results[name].config)
     finally:
-        log_refusals(federation.channel)
+        log_refusals(federation)
     return results
 
 

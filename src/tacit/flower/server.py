@@ -127,7 +127,7 @@ method to tune() itself
     try:
         outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
     finally:
-        log_refusals(federation.channel)
+        log_refusals(federation)
     result = conclude(chosen, outcome, federation, allowed)
     write_run(result, planned.to_toml(), folder)
     log(
@@ -329,7 +329,10 @@ def log_round(note: RoundNote) -> None:
     log(INFO, "tacit: round %s", note.to_json())
 
 
-def log_refusals(channel: Any) -> None:
-    """How many nodes refused, and why, in their own public words."""
-    for reason, times in channel.refusals.items():
-        log(WARNING, "tacit: %d node(s) refused at %s", times, reason)
+def log_refusals(federation: Federation) -> None:
+    """How many nodes refused, and why, in their own public words; and whose answers were no use."""
+    if isinstance(federation.channel, FlowerChannel):
+        for reason, times in federation.channel.refusals.items():
+            log(WARNING, "tacit: %d node(s) refused at %s", times, reason)
+    for reason, times in federation.unusable.items():
+        log(WARNING, "tacit: %d answer(s) in clear were left out: %s", times, reason)
