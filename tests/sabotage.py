@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit import dp_training, endpoint, federation, oracles, query, updates
+from tacit import dp_training, endpoint, federation, oracles, query, result, tuning, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
 from tacit.tuners import selection
@@ -260,6 +260,17 @@ def unchecked_sums() -> None:
     setattr(federation, "check_sum", lambda *_: None)  # noqa: B010
 
 
+def poisoned_means() -> None:
+    """Whatever comes in clear is averaged."""
+    for asked in (query.LocalTraining, query.LocalRewards, query.LocalSampled, query.LocalFindings):
+        setattr(asked, "unfit", lambda *_: "")  # noqa: B010
+
+
+def overstated_encryption() -> None:
+    """Results of encrypted sums claim that a server may deviate from the protocol."""
+    setattr(tuning, "ENCRYPTED_SERVER", result.SIGNED_SERVER)  # noqa: B010
+
+
 def claims_before_signatures() -> None:
     """On Flower, whoever names a member's number is believed."""
     from tacit.flower import wire
@@ -339,6 +350,16 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             unchecked_sums,
             "test_plausible.py::"
             "test_what_no_valid_ballots_give_is_reported_and_chooses_nothing[a million for one]",
+        ),
+        (
+            poisoned_means,
+            "test_answers_in_clear.py::"
+            "test_an_answer_that_cannot_be_used_is_left_out_and_counted[no number-adaptive-clear]",
+        ),
+        (
+            overstated_encryption,
+            "test_encrypted_server.py::"
+            "test_no_result_or_page_of_an_encrypted_sum_claims_more[True-16.0]",
         ),
         (
             claims_before_signatures,

@@ -199,5 +199,7 @@ def roster_json(membership: Membership) -> dict[str, Any]:
         "colluding": membership.participation.colluding,
         "threshold": membership.participation.threshold,
         "least_noise": membership.least_noise,
+        "secure": membership.secure,
+        "warning": membership.warning,
         "digest": membership.digest,
     }

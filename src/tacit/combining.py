@@ -23,7 +23,7 @@ import math
 import numpy as np
 from msgspec import Struct
 
-from tacit.arrays import Array, Arrays
+from tacit.arrays import NOT_FINITE, OUTSIDE, Array, Arrays, is_finite, unlike
 from tacit.cells import Cells
 from tacit.local_search import Findings, LocalSearch
 from tacit.optima import LocalOptima, best_share, centre, promising
@@ -35,6 +35,8 @@ from tacit.task import Client, NothingToSay, scores
 
 STEPS, EXACT_STEPS = 32, 4096
 """How many steps make one: under noise, where more would only make it longer, and without."""
+_ROUNDING = 1e-9
+"""By which a point of the unit cube may miss it."""
 
 
 class LocalFindings(Struct, frozen=True, forbid_unknown_fields=True, tag="findings"):
@@ -45,6 +47,16 @@ class LocalFindings(Struct, frozen=True, forbid_unknown_fields=True, tag="findin
     def answer(self, client: Client) -> Arrays:
         found = self.search.findings(client)
         return Array.of(found.points), Array.of(found.scores)
+
+    def unfit(self, answer: Arrays) -> str:
+        """Why an answer cannot be used; nothing if it can: some points of the cube, and scores."""
+        tried = answer[-1].shape[0] if answer and answer[-1].shape else 0
+        why = unlike(answer, [(tried, len(self.search.where.dimensions)), (tried,)])
+        if why or not all(map(is_finite, answer)):
+            return why or NOT_FINITE
+        points = answer[0].numpy()
+        within = (points >= -_ROUNDING).all() and (points <= 1 + _ROUNDING).all()
+        return "" if within and 1 <= tried <= self.search.most else OUTSIDE
 
 
 class LocalBest(Struct, frozen=True, forbid_unknown_fields=True, tag="best"):

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tacit.arrays import Array, Arrays, mean_of
+from tacit.arrays import UNREADABLE, Array, Arrays, mean_of
 from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
 from tacit.files import json_text
@@ -73,6 +73,18 @@ class EvaluationFailed(Exception):
 
 class EngineFailed(Exception):
     """The engine that carries the messages did not do its work; the text says what it said."""
+
+
+class TooFewUsable(TooFewClients):
+    """Clients answered in clear, and too few of the answers were of any use."""
+
+    def __init__(self, stage: str, usable: int, needed: int, reasons: Counter[str]) -> None:
+        Exception.__init__(
+            self,
+            f"only {usable} answers at the stage {stage!r} can be used; {needed} are needed "
+            f"({in_words(reasons)}), so the run was given up: look at the clients, and where "
+            "numbers are not finite, try a smaller learning rate",
+        )
 
 
 class Channel(Protocol):
@@ -212,6 +224,8 @@ class Federation:
     """Transcripts that were too large to keep."""
     faults: dict[Fault, None] = field(default_factory=dict)
     """Who misbehaved, in the order in which it was found."""
+    unusable: Counter[str] = field(default_factory=Counter)
+    """Why answers in clear were left out, and how many; see :meth:`collect`."""
     prepaid: list[Charge] = field(default_factory=list)
     """Lines that were charged for questions that will be asked; see :meth:`prepay`."""
     shortened: bool = False
@@ -383,7 +397,7 @@ class Federation:
                 event = query.event
             charge = self.ledger.charge(event, label, self.run)
             answers = self.collect(query, stage=label.split()[0])
-            mean = mean_of(answers)
+            mean = mean_of(answers)  # each is finite: these questions are about one model
             noted = {
                 "asks": asks,
                 "line": charge.digest,
@@ -397,13 +411,32 @@ class Federation:
         return tuple(_array_of(text) for text in noted["arrays"])
 
     def collect(self, query: InClear, stage: str) -> list[Arrays]:
-        """Answers in clear without a charge: for the training that follows a choice."""
+        """Answers in clear without a charge: for the training that follows a choice.
+
+        Every answer is checked by itself against what the question expects. One that is malformed,
+        of another shape or not finite is left out and counted: it costs its client its place in
+        this question, and nobody else anything.
+
+        Raises:
+            TooFewClients: when fewer than the threshold answered, or can be used.
+        """
         session = token_bytes(SESSION_BYTES)
         request = encode(AskInClear(VERSION, session, query))
         replies = self._ask(stage, dict.fromkeys(self.channel.clients, request))
-        if len(replies) < self.participation.threshold:
-            raise TooFewClients(stage, len(replies), self.participation.threshold)
-        return [msgspec.msgpack.decode(reply, type=Arrays) for reply in replies.values()]
+        needed, reasons = self.participation.threshold, Counter[str]()
+        if len(replies) < needed:
+            raise TooFewClients(stage, len(replies), needed)
+        usable: list[Arrays] = []
+        for reply in replies.values():
+            answer, why = _read(query, reply)
+            if why:
+                reasons[why] += 1
+            else:
+                usable.append(answer)
+        self.unusable += reasons
+        if len(usable) < needed:
+            raise TooFewUsable(stage, len(usable), needed, reasons)
+        return usable
 
     def _question(
         self, session: bytes, charge: Charge, query: Sums, at_least: int | None
@@ -463,6 +496,24 @@ class Federation:
         cost.down += sum(map(len, requests.values()))
         cost.up += sum(map(len, replies.values()))
         return replies
+
+
+def in_words(reasons: Counter[str]) -> str:
+    """How many answers were left out for which reason.
+
+    >>> in_words(Counter({"another number of arrays": 2, "it cannot be read": 1}))
+    '2: another number of arrays; 1: it cannot be read'
+    """
+    return "; ".join(f"{times}: {reason}" for reason, times in reasons.items())
+
+
+def _read(query: InClear, reply: bytes) -> tuple[Arrays, str]:
+    """An answer in clear, and why it cannot be used, if so."""
+    try:
+        answer = msgspec.msgpack.decode(reply, type=Arrays)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return (), UNREADABLE
+    return answer, query.unfit(answer)
 
 
 def noise_margin(bound: Bound, participation: Participation, variance: float) -> int:

@@ -60,6 +60,11 @@ class LocalSearch(Struct, frozen=True, forbid_unknown_fields=True):
         return self.where.count(self.trials, self.sampler)
 
     @property
+    def most(self) -> int:
+        """How many configurations one client can have tried."""
+        return self.count if self.sampler in SAMPLINGS else self.trials
+
+    @property
     def candidates(self) -> tuple[Config, ...]:
         """What all clients try."""
         self.count  # noqa: B018  # refuses what cannot be

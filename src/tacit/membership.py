@@ -34,7 +34,7 @@ from tacit.privacy.ledger import Ledger, check_name
 from tacit.privacy.mechanisms import Participation
 from tacit.receipts import Receipt
 from tacit.secure.crypto import digest
-from tacit.secure.protocol import HIDING, MASKS, Refused
+from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS, Refused
 from tacit.secure.roster import Identity, Roster
 
 KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
@@ -63,7 +63,7 @@ class Membership:
     least_noise: float
     secure: str = MASKS
     """The kind of sum that members take; ``encrypted`` trusts the server to be honest but curious,
-    and tells in the roster's file that everybody agreed to that."""
+    and tells in the roster's file that everybody agreed to that; see :attr:`warning`."""
 
     def __post_init__(self) -> None:
         check_name(self.federation)
@@ -84,6 +84,17 @@ class Membership:
             raise ValueError(
                 f"secure is {self.secure!r}; allowed is {' or '.join(map(repr, HIDING))}"
             )
+
+    @property
+    def warning(self) -> str:
+        """What members should know of the sums that they agree to; nothing of masked ones."""
+        if self.secure != ENCRYPTED:
+            return ""
+        return (
+            "Sums are encrypted, and members encrypt under the public key that the server sends: "
+            "this roster does not protect from a server that gives out a public key of its own and "
+            "reads every answer. If the server may deviate, make the roster with --secure masks."
+        )
 
     @property
     def digest(self) -> str:

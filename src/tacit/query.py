@@ -12,7 +12,15 @@ from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from tacit.arrays import Array, Arrays
+from tacit.arrays import (
+    NOT_FINITE,
+    OUTSIDE,
+    Array,
+    Arrays,
+    finite_models,
+    is_finite,
+    unlike,
+)
 from tacit.combining import (
     CellCounts,
     ClusterSums,
@@ -120,6 +128,14 @@ class LocalTraining(Struct, frozen=True, forbid_unknown_fields=True, tag="traini
         moved = trained(client, self.rule, configs, weights, self.epochs, self.round_number)
         return tuple(map(Array.of, moved))
 
+    def unfit(self, answer: Arrays) -> str:
+        """Why an answer cannot be used; nothing if it can: models like those that were sent.
+
+        One of several models may have diverged; an answer without any finite one is none.
+        """
+        why = unlike(answer, [array.shape for array in self.weights])
+        return why or ("" if finite_models(answer).any() else NOT_FINITE)
+
 
 class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="validation"):
     """How accurate some models are on the client's validation data, in clear."""
@@ -129,6 +145,14 @@ class LocalValidation(Struct, frozen=True, forbid_unknown_fields=True, tag="vali
     def answer(self, client: Client) -> Arrays:
         weights: Weights = tuple(array.numpy() for array in self.weights)
         return (Array.of(learner(client).validate_many(weights)),)
+
+    def unfit(self, answer: Arrays) -> str:
+        """Why an answer cannot be used; nothing if it can: an accuracy for each model."""
+        why = unlike(answer, [self.weights[0].shape[:1]])
+        if why or not is_finite(answer[0]):
+            return why or NOT_FINITE
+        accuracies = answer[0].numpy()
+        return "" if ((accuracies >= 0) & (accuracies <= 1)).all() else OUTSIDE
 
 
 Sums = (

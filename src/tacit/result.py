@@ -42,7 +42,8 @@ EVERY_RUN = "whoever sees every run: all of them are charged"
 CURIOUS_SERVER = "honest-but-curious server"
 ENCRYPTED_SERVER = (
     "honest-but-curious server and clients: nothing is learned beyond the opened outputs, from "
-    "which N-1 colluding clients can subtract themselves"
+    "which N-1 colluding clients can subtract themselves; a server that gives out a public key of "
+    "its own reads every answer, and a roster does not change that"
 )
 OPEN_SERVER = "none: sums are plain, and the server sees every noisy answer"
 

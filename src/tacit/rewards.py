@@ -21,7 +21,7 @@ import secrets
 import numpy as np
 from msgspec import Struct
 
-from tacit.arrays import Array, Arrays
+from tacit.arrays import NOT_FINITE, OUTSIDE, Array, Arrays, is_finite, unlike
 from tacit.gaussian import gaussian
 from tacit.privacy.bounds import Box, NormBall
 from tacit.privacy.planner import REWARD_STEPS
@@ -77,7 +77,12 @@ class LocalRewards(Struct, frozen=True, forbid_unknown_fields=True, tag="rewards
         if self.epsilon:
             sigma = math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
             found = found + sigma * (gaussian(found.shape) - gaussian(found.shape))
-        return (Array.of(found),)
+        return (Array.of(np.maximum(found, DIVERGED)),)
+
+    def unfit(self, answer: Arrays) -> str:
+        """Why an answer cannot be used; nothing if it can: a reward for each configuration."""
+        why = unlike(answer, [(len(self.configs),)])
+        return why or ("" if is_finite(answer[0]) else NOT_FINITE)
 
 
 def _rewards(asked: Rewards | LocalRewards, client: Client) -> FloatArray:
@@ -136,6 +141,8 @@ class SampledUpdate(Struct, frozen=True, forbid_unknown_fields=True, tag="sample
 
 
 LOSS_SHARE = 0.5
+DIVERGED = -1e6
+"""The reward in clear of a configuration that diverged: finite, so that a mean of it is one."""
 
 
 class SampledLoss(Struct, frozen=True, forbid_unknown_fields=True, tag="sampled-loss"):
@@ -189,6 +196,16 @@ class LocalSampled(Struct, frozen=True, forbid_unknown_fields=True, tag="sampled
         arm, _, moved, loss = _drawn(self, client)
         drawn = np.eye(len(self.configs))[arm]
         return (Array.of(loss * drawn), Array.of(drawn), *map(Array.of, moved))
+
+    def unfit(self, answer: Arrays) -> str:
+        """Why an answer cannot be used; nothing if it can: one loss at its place, and a model."""
+        arms = (len(self.configs),)
+        why = unlike(answer, [arms, arms, *(array.shape for array in self.weights)])
+        if why or not all(map(is_finite, answer)):
+            return why or NOT_FINITE
+        loss, drawn = (array.numpy() for array in answer[:2])
+        one = (np.sort(drawn) == np.eye(len(drawn))[-1]).all()
+        return "" if one and not loss[drawn == 0].any() else OUTSIDE
 
 
 def drawn_arm(chances: tuple[float, ...]) -> int:

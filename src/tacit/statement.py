@@ -201,8 +201,10 @@ def _roster(privacy: Data) -> str:
         return "The roster of keys that every client holds must be genuine"
     if privacy["server"] == ANY_SERVER:
         return "Nothing is assumed about the server"
-    if privacy["server"] in (CURIOUS_SERVER, ENCRYPTED_SERVER):
+    if privacy["server"] == CURIOUS_SERVER:
         return "The server must follow the protocol, since clients held no roster of keys"
+    if privacy["server"] == ENCRYPTED_SERVER:
+        return "The server must follow the protocol, with a roster or without"
     return "Clients held no roster of keys"
 
 

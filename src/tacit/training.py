@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacit.arrays import Array, Arrays, mean_of
+from tacit.arrays import Array, Arrays, mean_of_models
 from tacit.federation import Federation
 from tacit.privacy.events import Event, Repeated
 from tacit.privacy.mechanisms import Participation
@@ -46,16 +46,16 @@ def federated_average(
 ) -> Weights:
     """Each round everybody trains from the common weights, and the server moves to the average.
 
-    A candidate that diverged on one client has diverged: its average is not finite. Only the first
-    ``trained`` arrays have a learning rate and momentum; running statistics are averages. None:
-    all of them.
+    A candidate that diverged on at least half of the clients has diverged: its average is not
+    finite. Only the first ``trained`` arrays have a learning rate and momentum; running statistics
+    are averages. None: all of them.
     """
     weights = start
     server = _Server(configs, start[:trained])
     for number in range(rounds):
         sent = tuple(map(Array.of, weights))
         answers = collect(LocalTraining(tuple(configs), sent, epochs, number, rule))
-        average = mean_of(answers)
+        average = mean_of_models(answers)
         weights = (*server.step(weights, average), *average[len(server.velocities) :])
     return weights
 

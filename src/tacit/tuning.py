@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.federation import Federation, Progress, local_federation, lone_holder
+from tacit.federation import Federation, Progress, in_words, local_federation, lone_holder
 from tacit.page import versions
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import (
@@ -168,7 +168,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         candidates=outcome.candidates,
         tally=None if outcome.tally is None else tuple(map(int, outcome.tally.votes)),
         run_off=None if outcome.run_off is None else _told(outcome.run_off),
-        note="; ".join(filter(None, (outcome.note, SHORTENED if federation.shortened else ""))),
+        note="; ".join(filter(None, (outcome.note, *_remarks(federation)))),
         architecture=outcome.architecture,
         rounds=tuple(asdict(note) for note in federation.rounds),
         weights=outcome.weights,
@@ -183,6 +183,17 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         versions=versions(),
         ledger=federation.ledger.extract(federation.run),
     )
+
+
+def _remarks(federation: Federation) -> list[str]:
+    """What a reader should know of how the run went."""
+    remarks = [SHORTENED] if federation.shortened else []
+    if federation.unusable:
+        remarks.append(
+            f"{federation.unusable.total()} answer(s) in clear could not be used and were left out "
+            f"({in_words(federation.unusable)})"
+        )
+    return remarks
 
 
 def _told(counts: Counts) -> dict[str, Any]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 import tacit.flower
+from tacit.arrays import Array
+from tacit.endpoint import encode
 from tacit.flower.client import MakeClient
+from tacit.flower.wire import Envelope, read
 from tacit.privacy.accounting import Budget
+from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
-from tacit.result import COVERS_TRAINING
+from tacit.result import COVERS_TRAINING, Turnout
 from tacit.secure.protocol import TooFewClients
 from tacit.space import Float, Space
 from tacit.training import PrivateAveraging
@@ -23,7 +29,7 @@ from tacit.tuners.nas import Feathers
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import Tuner
 from tacit.tuners.voting import Vote
-from tests.flower.clinics import NAME
+from tests.flower.clinics import AMPLE, NAME, Clinics
 from tests.flower.grids import InProcessGrid, grid_of, server_context
 from tests.flower.grids import node as answering
 from tests.test_contracts import PRIVATE, TASK, learner, searcher
@@ -99,3 +105,61 @@ def test_records_are_counted_over_flower_if_the_nodes_agreed(method: Tuner, agre
     assert 7.5 < result.privacy.epsilon <= 8
     assert result.privacy.guarantee.unit == "record"
     assert result.weights is not None
+
+
+LEARNED = (*TASK.initial(1), np.ones((1, 1), np.float32))
+"""The shapes of what this method's clients send: a model, and the logarithm of its rate."""
+LIES = {
+    "garbage": b"\xc1",
+    "another shape": encode((Array.of(np.zeros((1, 3), np.float32)),)),
+    "not finite": encode(tuple(Array.of(array * np.float32(math.nan)) for array in LEARNED)),
+}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("name", LIES)
+def test_a_node_whose_answer_in_clear_is_no_use_is_left_out_and_counted(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    method = AT_RECORD_LEVEL[-1]
+    nodes = {
+        100 + number: answering(node(method, number), number, record_level=True)
+        for number in range(NODES)
+    }
+    grid = InProcessGrid(nodes)
+
+    def lie(request: Message, reply: Message) -> Message:
+        if request.metadata.dst_node_id != 102:
+            return reply
+        return Message(Envelope(read(reply.content).client, LIES[name]).record(), reply_to=request)
+
+    grid.alter_reply = lie
+    context = server_context(federation__name=NAME, federation__clients=NODES, privacy__dropout=0.4)
+    result = tacit.flower.tune(grid, context, space=SPACE, method=method, budget=BUDGET)
+    assert result.clients == Turnout(5, 4)
+    assert result.weights is not None
+    assert all(np.isfinite(array).all() for array in result.weights)
+    assert "2 answer(s) in clear could not be used and were left out" in result.note
+    assert "tacit: 2 answer(s) in clear were left out: " in caplog.text
+
+
+@pytest.mark.usefixtures("at_once")
+def test_with_a_roster_an_outsider_trains_for_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would train, and stands first; the members are found by their signatures all the same."""
+    method = AT_RECORD_LEVEL[-1]
+    clinics = Clinics.found(tmp_path)
+    Ledger.create(ledger_path(NAME), NAME, AMPLE)
+    folders = [None, *reversed(clinics.folders)]
+    nodes = {
+        100 + number: answering(node(method, number), number, folder, record_level=True)
+        for number, folder in enumerate(folders)
+    }
+    context = server_context(federation__roster_file=str(clinics.roster_file))
+    result = tacit.flower.tune(
+        InProcessGrid(nodes), context, space=SPACE, method=method, budget=BUDGET
+    )
+    assert result.clients == Turnout(5, 5)
+    assert clinics.spent() == [2] * 5
+    assert "refused at training: the reply is not signed by the member that it names" in caplog.text

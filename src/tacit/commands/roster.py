@@ -162,6 +162,8 @@ def _print_roster(membership: Membership) -> None:
     typer.echo(
         f"Each adds noise of {membership.least_noise:.10g} squared distances of answers at least."
     )
+    if membership.warning:
+        typer.echo(membership.warning)
     digest = membership.digest
     typer.echo("Digest of all this, which members compare by telephone:")
     typer.echo("  " + " ".join(digest[at : at + 8] for at in range(0, len(digest), 8)))

@@ -331,10 +331,12 @@ def log_round(note: RoundNote) -> None:
 
 
 def log_refusals(federation: Federation) -> None:
-    """How many nodes refused, and why, in their own public words; and who misbehaved."""
-    channel: Any = federation.channel
-    for reason, times in channel.refusals.items():
-        log(WARNING, "tacit: %d node(s) refused at %s", times, reason)
+    """How many nodes refused, and why, in their own public words; and what else went wrong."""
+    if isinstance(federation.channel, FlowerChannel):
+        for reason, times in federation.channel.refusals.items():
+            log(WARNING, "tacit: %d node(s) refused at %s", times, reason)
+    for reason, times in federation.unusable.items():
+        log(WARNING, "tacit: %d answer(s) in clear were left out: %s", times, reason)
     for fault in federation.faults:
         log(WARNING, "tacit: %s", fault)
     if federation.unkept:

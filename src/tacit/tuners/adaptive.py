@@ -36,6 +36,8 @@ from tacit.tuners.tuner import Outcome
 
 MODES = (PRIVATE, RECORD, CLEAR)
 RATE = "learning_rate"
+_LARGEST_LOG_RATE = 88.0
+"""About the largest number of single precision."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class AdaptiveRate:
         federation.check(self.event(space, federation.variance))
         with federation.while_affordable():
             for number in range(1, self.rounds + 1):
-                weights = self._moved(federation, first, weights, number)
+                weights = _bounded(self._moved(federation, first, weights, number))
                 federation.tell("training", {**first, RATE: _rate(weights)})
         ended = {**first, RATE: self._within(space, _rate(weights))}
         return Outcome(ended, (first,), weights=weights[:-1])
@@ -138,3 +140,9 @@ class AdaptiveRate:
 
 def _rate(weights: Weights) -> float:
     return math.exp(float(weights[-1].item()))
+
+
+def _bounded(weights: Weights) -> Weights:
+    """Weights with a rate that is a number: in clear, one client's lie can move the mean far."""
+    log_rate = np.clip(weights[-1], -_LARGEST_LOG_RATE, _LARGEST_LOG_RATE)
+    return (*weights[:-1], log_rate)

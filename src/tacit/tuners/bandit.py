@@ -88,8 +88,8 @@ class Estimates:
         return max(1, round(-beta * float(some @ np.log(some))))
 
     def draw(self, number: int, rng: np.random.Generator) -> list[int]:
-        """Different configurations, by their chances."""
-        number = min(number, len(self.values))
+        """Different configurations, by their chances, of which extreme rewards may leave few."""
+        number = min(number, int(np.count_nonzero(self.chances)))
         return sorted(map(int, rng.choice(len(self.values), number, False, self.chances)))
 
     def update(self, drawn: Sequence[int], rewards: FloatArray) -> None:
