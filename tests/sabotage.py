@@ -147,6 +147,11 @@ def unasked_deadline() -> None:
     setattr(time, "sleep", lambda _seconds: None)  # noqa: B010
 
 
+def evaluation_in_the_process() -> None:
+    """The client's code runs where the reply is made."""
+    setattr(endpoint, "evaluated", lambda evaluate, _until, _length: evaluate())  # noqa: B010
+
+
 def trusting_client() -> None:
     """A client believes whatever the server says about numbers, noise and the threshold."""
     begin = endpoint.Endpoint.handle
@@ -293,6 +298,10 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_federation.py::test_a_prepaid_question_that_was_cut_off_is_paid_for_again",
         ),
         (known_order, "tuners/test_selection.py::test_candidates_are_drawn_secretly"),
+        (
+            evaluation_in_the_process,
+            "test_punctual.py::test_the_reply_does_not_wait_for_code_that_holds_the_interpreter",
+        ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
             trusting_client,
