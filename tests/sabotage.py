@@ -167,6 +167,11 @@ def unasked_deadline() -> None:
     setattr(time, "sleep", lambda _seconds: None)  # noqa: B010
 
 
+def evaluation_in_the_process() -> None:
+    """The client's code runs where the reply is made."""
+    setattr(endpoint, "evaluated", lambda evaluate, _until, _length: evaluate())  # noqa: B010
+
+
 def trusting_client() -> None:
     """A client believes whatever the server says about numbers, noise and the threshold."""
     begin = endpoint.Endpoint.handle
@@ -366,6 +371,10 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "flower/test_members.py::"
             "test_an_outsider_that_names_a_members_number_costs_nobody_anything"
             "[True-another federation's]",
+        ),
+        (
+            evaluation_in_the_process,
+            "test_punctual.py::test_the_reply_does_not_wait_for_code_that_holds_the_interpreter",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (

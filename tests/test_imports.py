@@ -20,7 +20,7 @@ LAYERS = (
         "space",
         "wording",
     ),
-    ("display", "optima", "page", "secure.bfv", "smoothing", "surfaces"),
+    ("display", "optima", "page", "punctual", "secure.bfv", "smoothing", "surfaces"),
     ("cells", "deciding", "secure.circuit"),
     ("secure.multiparty",),
     ("privacy.events",),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -328,6 +329,21 @@ def test_a_message_that_failed_does_not_keep_the_lock(tmp_path: Path) -> None:
         raise Refused("no sum is under way")
     with member.state() as state:
         assert state.read() == b""
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    member = Member.load(members(tmp_path)[0])
+    with member.state():
+        child = os.fork()
+        if not child:
+            signal.pause()
+            os._exit(0)
+    try:
+        with member.state() as state:
+            assert state.read() == b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def endpoint_of(folder: Path) -> tuple[Endpoint, Member]:

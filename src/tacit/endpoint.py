@@ -8,7 +8,6 @@ Requests are MessagePack arrays with a version; decoding checks every type and n
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from tacit.privacy.events import Event, Unprotected
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanisms import Mechanism, Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
+from tacit.punctual import evaluated
 from tacit.query import InClear, LocalTraining, LocalValidation, SumQuery, Sums
 from tacit.receipts import Receipt
 from tacit.secure.crypto import DIGEST_BYTES, digest
@@ -106,7 +106,8 @@ class Endpoint:
     leaves only if that ledger allows an infinite epsilon; trained weights leave only if the client
     agreed to train. A client whose evaluation fails, comes too late or has nothing to say casts a
     random valid answer with the same noise, so nobody can tell; and where there is a deadline, the
-    first reply leaves exactly then, however long the evaluation took.
+    first reply leaves exactly then, whatever the evaluation does: it has a process of its own,
+    which is ended in time for noise and keys (:mod:`tacit.punctual`).
 
     ``participation`` None takes the server's word for how many clients there are and how many may
     drop out or collude; ``least_noise`` is the least variance this client will add, in squared
@@ -160,8 +161,8 @@ class Endpoint:
             raise Refused("this session was asked before")
         mechanism = self._accepted(asked)
         self.sessions.begin(asked.session.hex())
-        seconds = asked.deadline * EVALUATING if self.punctual else asked.deadline
-        noisy = self._noisy_answer(asked.query, mechanism, seconds)
+        until = begun + asked.deadline * (EVALUATING if self.punctual else 1.0)
+        noisy = self._noisy_answer(asked.query, mechanism, until)
         step = self._participant(asked, question, mechanism).begin(noisy)
         if self.punctual and math.isfinite(asked.deadline):
             time.sleep(max(begun + asked.deadline - time.monotonic(), 0.0))
@@ -280,10 +281,13 @@ class Endpoint:
             return PlainParticipant(around)
         return MaskedParticipant(around, self.number, self.identity, self.roster)
 
-    def _noisy_answer(self, query: SumQuery, mechanism: Mechanism, seconds: float) -> IntArray:
+    def _noisy_answer(self, query: SumQuery, mechanism: Mechanism, until: float) -> IntArray:
         """The answer, or an abstention: whichever it is, checked and noised in the same way."""
         try:
-            return mechanism.perturb(_in_time(lambda: query.answer(self.client), seconds))
+            if math.isinf(until):
+                return mechanism.perturb(query.answer(self.client))
+            length = mechanism.bound.length
+            return mechanism.perturb(evaluated(lambda: query.answer(self.client), until, length))
         except Exception as error:  # whatever the user's code raises must not become a drop-out
             self.on_abstention(error)
             return mechanism.perturb(mechanism.bound.abstention())
@@ -302,26 +306,3 @@ def _terms(participation: Participation) -> str:
         f"{participation.clients} clients of which {participation.dropout} may drop out and "
         f"{participation.colluding} collude"
     )
-
-
-def _in_time(evaluate: Callable[[], IntArray], seconds: float) -> IntArray:
-    if math.isinf(seconds):
-        return evaluate()
-    outcome: list[IntArray | Exception] = []
-
-    def work() -> None:
-        try:
-            outcome.append(evaluate())
-        except Exception as error:
-            outcome.append(error)
-
-    # A thread cannot be stopped; as a daemon it does not keep the process alive either.
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    worker.join(seconds)
-    if not outcome:
-        raise TimeoutError(f"the evaluation took longer than {seconds:g} s")
-    found = outcome[0]
-    if isinstance(found, Exception):
-        raise found
-    return found

@@ -33,7 +33,8 @@ class LocalSearch(Struct, frozen=True, forbid_unknown_fields=True):
     """Where to search, how, and how many configurations to try.
 
     ``space`` is in the form of :meth:`Space.to_json`; ``seed`` draws candidates, the same for all.
-    A client searches once for all questions of a ``run``, as long as its process lives.
+    A client searches once for all questions of a ``run``, as long as its process lives; where there
+    is a deadline, once a question, since each then has a process of its own.
     """
 
     space: dict[str, Any]

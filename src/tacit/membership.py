@@ -207,7 +207,11 @@ class Member:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Refused("this client is answering another message") from None
-            yield StateFile(self.folder / "state")
+            try:
+                yield StateFile(self.folder / "state")
+            finally:
+                # Closing is not enough: a process that was forked meanwhile holds the file too.
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,7 @@ from tacit.result import CURIOUS_SERVER, Turnout
 from tacit.secure.protocol import TooFewClients
 from tacit.space import Config
 from tacit.task import Client, FunctionClient
-from tests.federations import Careful, likes
+from tests.federations import likes
 from tests.flower.clinics import NAME, Clinics
 from tests.flower.grids import InProcessGrid, grid_of, server_context, stage_of, vote, voters
 
@@ -59,11 +59,20 @@ def test_the_tally_is_the_sum_of_all_votes(
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("folds", [1, 4])
-def test_nodes_cross_validate_as_the_question_says(folds: int) -> None:
+def test_nodes_cross_validate_as_the_question_says(folds: int, tmp_path: Path) -> None:
+    noted = tmp_path / "folds"
+    noted.touch()
+
+    class Careful(FunctionClient):
+        def cross_validate(self, configs: Sequence[Config], folds: int) -> list[float]:
+            with noted.open("a") as file:  # evaluations have a process each, and end with it
+                file.write(f"{folds}\n")
+            return [self.score(config) for config in configs]
+
     careful = Careful(lambda config: float(config["x"]))
     nodes = grid_of([lambda _context: careful] * 5)
     vote(nodes, search__ballot="top", search__folds=folds, **NAMED)
-    assert careful.asked == [4] * 5 * (folds > 1)
+    assert noted.read_text().split() == ["4"] * 5 * (folds > 1)
 
 
 @pytest.mark.usefixtures("at_once")

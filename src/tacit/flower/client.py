@@ -30,6 +30,7 @@ from tacit.membership import Member
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget
 from tacit.privacy.ledger import Ledger, LedgerError
 from tacit.privacy.skellam import FloatArray
+from tacit.punctual import Unanswered
 from tacit.rules import Rule
 from tacit.secure.protocol import Refused
 from tacit.sgd import Weights
@@ -110,11 +111,8 @@ def _reply(content: RecordDict, context: Context, behind: Behind) -> RecordDict:
 
 def _told_at_home(error: Exception) -> None:
     """Only the kind of a failure, and only in the node's own log."""
-    log(
-        WARNING,
-        "tacit: this node could not score and casts a random vote (%s)",
-        type(error).__name__,
-    )
+    kind = str(error) if isinstance(error, Unanswered) else type(error).__name__
+    log(WARNING, "tacit: this node could not score and casts a random vote (%s)", kind)
 
 
 def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bool) -> Endpoint:
