@@ -18,10 +18,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec import structs
 
-from tacit import dp_training, endpoint, federation, oracles, query, result, tuning, updates
+from tacit import (
+    dp_training,
+    endpoint,
+    federation,
+    oracles,
+    query,
+    result,
+    sessions,
+    tuning,
+    updates,
+)
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
-from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
+from tacit.secure import (
+    crypto,
+    evidence,
+    masks,
+    messages,
+    multiparty,
+    opening,
+    protocol,
+    ring,
+    setup,
+    shamir,
+    transcript,
+)
 from tacit.tuners import selection
 
 
@@ -283,6 +306,68 @@ def claims_before_signatures() -> None:
     setattr(wire.Envelope, "is_signed", lambda *_: True)  # noqa: B010
 
 
+def masks_of_secrets_alone() -> None:
+    """What two clients mask with depends on their agreed secret and the session, not on keys."""
+
+    def unbound(setup_digest: bytes, _one: object, _other: object, agreed: bytes) -> bytes:
+        return crypto.derive(agreed, b"pair", setup_digest)
+
+    for module in (masks, setup, transcript):
+        setattr(module, "pair_key", unbound)  # noqa: B010
+
+
+def unsigned_vectors() -> None:
+    """A client's signature says who is in the sum, and not which vector it sealed."""
+    for module in (masks, opening, transcript):
+        setattr(module, "vector_digest", lambda _vector: b"any")  # noqa: B010
+
+
+def gullible_receivers() -> None:
+    """Clients keep whatever shares they are dealt."""
+
+    def taken(text: bytes, *_: object) -> tuple[bytes, bytes]:
+        return text[: shamir.SHARE_BYTES], text[shamir.SHARE_BYTES :]
+
+    for module in (masks, evidence):
+        setattr(module, "shares_in", taken)  # noqa: B010
+
+
+def unchecked_shares() -> None:
+    """Shares that come back are taken for what was dealt."""
+    setattr(shamir, "is_right", lambda *_: True)  # noqa: B010
+
+
+def obliging_dealer() -> None:
+    """A dealer explains whatever somebody complains about."""
+    real = masks.MaskedParticipant._explain
+
+    def explain(
+        self: masks.MaskedParticipant, state: messages.Delivered, request: messages.Complaints
+    ) -> tuple[messages.Delivered, messages.Explained]:
+        found = {holder: parcel for holder, (parcel, _) in request.complaints.items()}
+        shared = structs.replace(state.shared, parcels={**state.shared.parcels, **found})
+        return real(self, structs.replace(state, shared=shared), request)
+
+    setattr(masks.MaskedParticipant, "_explain", explain)  # noqa: B010
+
+
+def unlimited_sessions() -> None:
+    """A client begins as many sums as a server likes, opened or not."""
+    setattr(sessions.Sessions, "_unopened", lambda _self: {})  # noqa: B010
+
+
+def forgotten_reply() -> None:
+    """A request whose reply was lost is refused when it comes again."""
+    real = endpoint.Endpoint.handle
+
+    def handle(self: endpoint.Endpoint, state: bytes, request: bytes) -> tuple[bytes, bytes]:
+        waiting = endpoint._waiting(state)
+        kept = structs.replace(waiting, request=b"") if waiting else None
+        return real(self, endpoint.encode(kept) if kept else state, request)
+
+    setattr(endpoint.Endpoint, "handle", handle)  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
@@ -375,6 +460,39 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             evaluation_in_the_process,
             "test_punctual.py::test_the_reply_does_not_wait_for_code_that_holds_the_interpreter",
+        ),
+        (
+            masks_of_secrets_alone,
+            "secure/test_hostile.py::test_a_copied_key_takes_no_mask_off_anybody"
+            "[3-1-plus_a_point_of_order_two]",
+        ),
+        (
+            unsigned_vectors,
+            "secure/test_hostile.py::test_one_flipped_bit_of_a_sealed_vector_is_noticed",
+        ),
+        (
+            gullible_receivers,
+            "secure/test_hostile.py::"
+            "test_a_bad_dealer_is_named_and_left_out_before_anybody_is_charged"
+            "[other shares for one-True-True]",
+        ),
+        (
+            unchecked_shares,
+            "secure/test_hostile.py::"
+            "test_holders_that_return_other_shares_are_named_and_the_sum_opens[liars0-True]",
+        ),
+        (
+            obliging_dealer,
+            "secure/test_hostile.py::"
+            "test_a_server_cannot_collect_shares_by_having_honest_clients_complain_about_forgeries",
+        ),
+        (
+            unlimited_sessions,
+            "test_sessions.py::test_sums_that_never_opened_are_limited_to_so_many_a_day",
+        ),
+        (
+            forgotten_reply,
+            "flower/test_failures.py::test_a_message_that_is_lost_comes_again[seal-reply]",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
