@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -31,6 +32,7 @@ from tacit import (
     tuning,
     updates,
 )
+from tacit.arrays import Arrays
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import (
     crypto,
@@ -290,8 +292,11 @@ def unchecked_sums() -> None:
 
 def poisoned_means() -> None:
     """Whatever comes in clear is averaged."""
-    for asked in (query.LocalTraining, query.LocalRewards, query.LocalSampled, query.LocalFindings):
-        setattr(asked, "unfit", lambda *_: "")  # noqa: B010
+
+    def unchecked(_query: query.InClear, reply: bytes) -> tuple[Arrays, str]:
+        return msgspec.msgpack.decode(reply, type=Arrays), ""
+
+    setattr(federation, "_read", unchecked)  # noqa: B010
 
 
 def overstated_encryption() -> None:

@@ -80,8 +80,10 @@ def is_finite(array: Array) -> bool:
 
 def finite_models(answer: Arrays) -> npt.NDArray[np.bool_]:
     """Which of the models that are stacked in some arrays have only finite numbers."""
-    each = [_finite(a).reshape(len(a), -1).all(axis=1) for a in (x.numpy() for x in answer)]
-    return np.logical_and.reduce(each)
+    arrays = [array.numpy() for array in answer]
+    each = [_finite(array).reshape(len(array), -1).all(axis=1) for array in arrays]
+    models: npt.NDArray[np.bool_] = np.logical_and.reduce(each)
+    return models
 
 
 def mean_of(answers: Iterable[Arrays]) -> tuple[npt.NDArray[np.float32], ...]:

@@ -64,9 +64,10 @@ class Envelope:
 
     def record(self) -> RecordDict:
         """As the content of a message."""
-        fields = {"wire": WIRE, "client": self.client, "body": self.body}
-        signature = {"signature": self.signature} if self.signature else {}
-        return RecordDict({RECORD: ConfigRecord({**fields, **signature})})
+        record = ConfigRecord({"wire": WIRE, "client": self.client, "body": self.body})
+        if self.signature:
+            record["signature"] = self.signature
+        return RecordDict({RECORD: record})
 
 
 def refusal(reason: str) -> RecordDict:
