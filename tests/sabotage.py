@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import secrets
 import sqlite3
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ import pytest
 
 from tacit import dp_training, endpoint, federation, oracles, query, result, tuning, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
-from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
+from tacit.secure import crypto, masks, multiparty, protocol, ring, setup, transcript
 from tacit.tuners import selection
 
 
@@ -113,29 +112,38 @@ def composed_once() -> None:
 def missing_mask() -> None:
     """Neighbours agree on a mask and then leave it out, on both sides: the sum stays right."""
 
-    def nothing(around: protocol.Round, _key: bytes) -> npt.NDArray[Any]:
+    def nothing(around: protocol.Round, _final: bytes, _key: bytes) -> npt.NDArray[Any]:
         return np.zeros(around.length, around.word)
 
-    for module in (masks, opening):
-        setattr(module, "expanded", nothing)  # noqa: B010
+    for module in (masks, transcript):
+        setattr(module, "pair_mask", nothing)  # noqa: B010
 
 
-def reused_nonce() -> None:
-    """Every box is sealed under the same nonce."""
-    real = secrets.token_bytes
+def reused_box_secret() -> None:
+    """A client seals all its boxes with one secret."""
 
-    def stuck(size: int) -> bytes:
-        return bytes(size) if size == crypto.NONCE_BYTES else real(size)
+    def same(_self: masks.MaskedParticipant, box_seed: bytes, _other: int) -> bytes:
+        return crypto.derive(box_seed, b"once", b"")
 
-    setattr(crypto, "token_bytes", stuck)  # noqa: B010
+    setattr(masks.MaskedParticipant, "_once", same)  # noqa: B010
+
+
+def unbound_masks() -> None:
+    """Masks come from agreed secrets alone, whoever advertised the keys and whatever is summed."""
+
+    def agreed_only(_setup: bytes, _one: object, _other: object, agreed: bytes) -> bytes:
+        return crypto.derive(agreed, b"pair", b"")
+
+    for module in (masks, transcript):
+        setattr(module, "pair_key", agreed_only)  # noqa: B010
 
 
 def short_seed() -> None:
     """Masks come from 28 bits, as Flower's SecAgg+ draws them."""
     real = crypto.derive
 
-    def cut(secret: bytes, purpose: bytes, session: bytes) -> bytes:
-        whole = int.from_bytes(real(secret, purpose, session), "big")
+    def cut(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+        whole = int.from_bytes(real(secret, purpose, context), "big")
         return (whole % 2**28).to_bytes(crypto.KEY_BYTES, "big")
 
     setattr(crypto, "derive", cut)  # noqa: B010
@@ -304,7 +312,8 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (refund, "privacy/test_ledger.py::test_a_failed_question_stays_paid"),
         (composed_once, "privacy/test_accounting.py::test_repeating_costs_as_often"),
         (missing_mask, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
-        (reused_nonce, "secure/test_masks.py::test_no_nonce_is_used_twice"),
+        (reused_box_secret, "secure/test_masks.py::test_no_box_key_is_used_twice"),
+        (unbound_masks, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
         (short_seed, "secure/test_masks.py::test_masks_depend_on_every_bit_of_their_seed"),
         (
             noise_left_out,

@@ -51,6 +51,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace as altered
 
 from tacit.privacy.skellam import IntArray
 from tacit.secure import crypto, shamir
@@ -95,6 +96,7 @@ from tacit.secure.setup import (
     complaint_text,
     dealing_digest,
     dealing_text,
+    explained_text,
     final_digest,
     opened_text,
     own_mask,
@@ -102,6 +104,7 @@ from tacit.secure.setup import (
     pair_mask,
     parcel_digest,
     parcel_for,
+    received_text,
     sealed_text,
     secret_context,
     seed_hash,
@@ -203,17 +206,19 @@ class MaskedParticipant:
         self._check_enough(state, "sharers", sharers)
         if request.parcels.keys() != state.pair_keys.keys() & set(sharers):
             raise Refused("shares of some neighbour were withheld, or came from no neighbour")
-        held, complaints = {self.me: state.own_shares}, {}
+        held, complaints, digests = {self.me: state.own_shares}, {}, {}
         receiver = crypto.Receiver(state.box_secret)
         for dealer, parcel in request.parcels.items():
+            found = digests[dealer] = parcel_digest(parcel)
             pair = self._shares_of(receiver, state.setup_digest, dealer, parcel)
             if pair is None:
-                found = parcel_digest(parcel)
                 text = complaint_text(state.setup_digest, dealer, self.me, found)
                 complaints[dealer] = self._sign(text)
             else:
                 held[dealer] = pair
-        return Delivered(state, sharers, held, explained=False), Received(complaints)
+        signature = self._sign(received_text(state.setup_digest, self.me, digests))
+        shared = altered(state, box_secret=b"")
+        return Delivered(shared, sharers, held, explained=False), Received(complaints, signature)
 
     def _explain(self, state: Delivered, request: Complaints) -> tuple[Delivered, Explained]:
         shared, complaints = state.shared, request.complaints
@@ -230,7 +235,10 @@ class MaskedParticipant:
                 "secrets would be known"
             )
         secrets = {holder: self._once(shared.box_seed, holder) for holder in complaints}
-        return Delivered(shared, state.sharers, state.held, explained=True), Explained(secrets)
+        signature = self._sign(explained_text(shared.setup_digest, self.me, secrets))
+        shared = altered(shared, box_seed=b"", parcels={})
+        explained = Explained(secrets, signature)
+        return Delivered(shared, state.sharers, state.held, explained=True), explained
 
     def _seal(self, state: Delivered, request: Final) -> tuple[Masked, Sealed]:
         shared = state.shared
