@@ -20,7 +20,7 @@ import pytest
 
 from tacit import dp_training, endpoint, federation, oracles, query, result, tuning, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
-from tacit.secure import crypto, masks, multiparty, protocol, ring, setup, transcript
+from tacit.secure import crypto, evidence, masks, multiparty, protocol, ring, setup, transcript
 from tacit.tuners import selection
 
 
@@ -136,6 +136,21 @@ def unbound_masks() -> None:
 
     for module in (masks, transcript):
         setattr(module, "pair_key", agreed_only)  # noqa: B010
+
+
+def unsigned_explanations() -> None:
+    """Anybody can say in a dealer's name what it sealed a box with."""
+    setattr(evidence, "is_explained", lambda *_: True)  # noqa: B010
+
+
+def unsigned_receipts() -> None:
+    """Who returns a share is believed to have got it from whoever dealt that share."""
+    setattr(evidence, "is_received", lambda *_: True)  # noqa: B010
+
+
+def hasty_evidence() -> None:
+    """A secret that cannot be recovered from the shares at hand counts as false."""
+    setattr(evidence, "tell_a_secret", lambda *_: True)  # noqa: B010
 
 
 def short_seed() -> None:
@@ -314,6 +329,21 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (missing_mask, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
         (reused_box_secret, "secure/test_masks.py::test_no_box_key_is_used_twice"),
         (unbound_masks, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
+        (
+            unsigned_explanations,
+            "secure/test_transcript.py::"
+            "test_a_dealer_cannot_be_framed_with_another_secret_of_its_box",
+        ),
+        (
+            unsigned_receipts,
+            "secure/test_transcript.py::"
+            "test_a_holder_cannot_be_framed_by_a_server_that_deals_in_anothers_name",
+        ),
+        (
+            hasty_evidence,
+            "secure/test_transcript.py::"
+            "test_a_dealer_cannot_be_framed_with_too_few_shares_of_its_secret",
+        ),
         (short_seed, "secure/test_masks.py::test_masks_depend_on_every_bit_of_their_seed"),
         (
             noise_left_out,

@@ -130,13 +130,8 @@ class FalseShare(_Evidence, frozen=True, tag=2):
         opened = unpack_reply(Opened, self.opened)
         if opened is None or not is_opened(case, self.holder, opened):
             raise ValueError(f"client {self.holder} signed no such shares")
-        if self.holder != self.dealer:
-            dealt = parcel_digest(case.parcel(self.dealer, self.holder, self.shares))
-            text = received_text(case.members.digest, self.holder, self.parcels)
-            if self.parcels.get(self.dealer) != dealt or not case.confirms(
-                self.holder, text, self.receipt
-            ):
-                raise ValueError(f"client {self.holder} signed no receipt of these shares")
+        if self.holder != self.dealer and not is_received(case, self):
+            raise ValueError(f"client {self.holder} signed no receipt of these shares")
         shares = case.dealing(self.dealer, self.shares)
         public = publics(case.members.digest, self.dealer, shares)
         for one, given in zip(public, (opened.self_shares, opened.key_shares), strict=True):
@@ -161,14 +156,8 @@ class FalseSecret(_Evidence, frozen=True, tag=3):
             raise ValueError(f"a client has no secret number {self.place}")
         shares = case.dealing(self.dealer, self.shares)
         public = publics(case.members.digest, self.dealer, shares)[self.place]
-        if shamir.SECRET in self.pieces or not all(
-            shamir.is_right(public, *piece) for piece in self.pieces.items()
-        ):
-            raise ValueError("a share is not right")
-        if len(self.pieces) < public.threshold:
-            raise ValueError(
-                f"{len(self.pieces)} shares tell nothing of a secret; needed are {public.threshold}"
-            )
+        if not tell_a_secret(public, self.pieces):
+            raise ValueError(f"a secret takes {public.threshold} right shares of its holders")
         if is_secret(case.members, self.dealer, public, self.place, self.pieces):
             raise ValueError("the secret is what its dealer said")
         return Fault(self.dealer, (OTHER_SEED, OTHER_KEY)[self.place])
@@ -206,6 +195,24 @@ def is_opened(case: Case, holder: int, opened: Opened) -> bool:
     """Whether a holder signed the shares it gives back."""
     text = opened_text(case.final, holder, opened.self_shares, opened.key_shares)
     return case.confirms(holder, text, opened.signature)
+
+
+def is_received(case: Case, share: FalseShare) -> bool:
+    """Whether a holder signed that it got its parcel of exactly this dealing."""
+    dealt = parcel_digest(case.parcel(share.dealer, share.holder, share.shares))
+    text = received_text(case.members.digest, share.holder, share.parcels)
+    return share.parcels.get(share.dealer) == dealt and case.confirms(
+        share.holder, text, share.receipt
+    )
+
+
+def tell_a_secret(public: shamir.Public, pieces: Mapping[int, bytes]) -> bool:
+    """Whether these are right shares of holders, and enough of them to say what the secret is."""
+    return (
+        len(pieces) >= public.threshold
+        and shamir.SECRET not in pieces
+        and all(shamir.is_right(public, *piece) for piece in pieces.items())
+    )
 
 
 def is_secret(

@@ -12,8 +12,9 @@ stage       the server sends                    a client answers
 advertise   (the question)                      two X25519 keys, a signature
 share       all adverts                         shares of its secrets, sealed to its neighbours,
                                                 with a proof that they fit together, signed
-deliver     who shared, the shares for it       complaints about shares that are not in order
-explain     complaints about a client, if any   what lets everybody look into those boxes
+deliver     who shared, the shares for it       a receipt, and complaints about shares that are
+                                                not in order, signed
+explain     complaints about a client, if any   what lets everybody look into those boxes, signed
 seal        the final list of members           its masked vector, signed
 confirm     survivors, their signed digests     (with a roster) a signature over that list
 open        who survived, with signatures       shares: survivors' own masks, drop-outs' keys
@@ -38,6 +39,10 @@ counts as a drop-out. A dealer explains a parcel only if it is the one that it m
 server cannot have honest clients complain about forgeries and collect shares; and honest clients
 never complain about honest ones, so what is shown are shares that colluders hold anyway. A share
 that comes back wrong names its holder, or the dealer that gave a wrong one to an accomplice.
+*No honest client is named*, whoever colludes: each finding rests on what the named client signed.
+An honest dealer signed one dealing whose shares fit together, and the true secret of a box that it
+explains. An honest holder returns what it got, and signed at once what that was, so a dealing that
+somebody else made up, or that its dealer signed in addition, is not the one of its receipt.
 
 This file holds the client's half, :mod:`tacit.secure.opening` the server's. The client's half is
 pure steps over explicit states; a request that comes too early, or of another session, finds none.
