@@ -56,7 +56,7 @@ def wide() -> Rehearsal:
 
 
 @contextmanager
-def small_rings() -> Iterator[None]:
+def quick_rings() -> Iterator[None]:
     """Rings from 21 clients on, not from 257, so that tests of rings are quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "COMPLETE_UP_TO", 20)
@@ -70,7 +70,7 @@ def small_rings() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def forty() -> Rehearsal:
     """Forty clients on a small ring whose links reach 9 places; client 5 drops out at the seal."""
-    with small_rings():
+    with quick_rings():
         rehearsal = Rehearsal(round_of(40, length=16), with_roster=True, dropouts={5: "seal"})
         rehearsal.total()
     return rehearsal
@@ -79,7 +79,7 @@ def forty() -> Rehearsal:
 @lru_cache(maxsize=1)
 def sixty() -> Rehearsal:
     """Sixty clients on a small ring, of which twelve might be missing; nobody is."""
-    with small_rings():
+    with quick_rings():
         rehearsal = Rehearsal(round_of(60, dropout=12), with_roster=True)
         rehearsal.total()
     return rehearsal

@@ -56,17 +56,17 @@ from tests.secure.rounds import (
     naming,
     new_key,
     quick,
+    quick_rings,
     refuses,
     ring_with_gaps,
     small,
-    small_rings,
     wide,
 )
 
 
 @pytest.fixture
 def rings() -> Iterator[None]:
-    with small_rings():
+    with quick_rings():
         yield
 
 

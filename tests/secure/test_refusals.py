@@ -61,16 +61,16 @@ from tests.secure.rounds import (
     naming,
     nested,
     new_key,
+    quick_rings,
     refuses,
     sixty,
     small,
-    small_rings,
 )
 
 
 @pytest.fixture
 def rings() -> Iterator[None]:
-    with small_rings():
+    with quick_rings():
         yield
 
 

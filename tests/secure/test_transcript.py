@@ -57,7 +57,7 @@ from tacit.secure.setup import (
 )
 from tacit.secure.transcript import VERSION, Seal, Transcript
 from tests.secure.driver import Rehearsal, identity, roster_of, round_of
-from tests.secure.rounds import STAGES, Accuser, adverts_of, check, small, small_rings
+from tests.secure.rounds import STAGES, Accuser, adverts_of, check, quick_rings, small
 from tests.secure.test_hostile import (
     box_of_nothing_for_four,
     dealt_again,
@@ -163,7 +163,7 @@ def test_a_sum_with_drop_outs_at_every_stage_is_computed_again() -> None:
 
 
 def test_a_sum_on_a_ring_is_computed_again() -> None:
-    with small_rings():
+    with quick_rings():
         rehearsal = Rehearsal(round_of(40), with_roster=True, dropouts={3: "seal", 9: "deliver"})
         check(rehearsal, Played.of(rehearsal).recomputed())
 
