@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import secrets
 import sqlite3
 import time
 from collections import Counter
@@ -138,29 +137,53 @@ def composed_once() -> None:
 def missing_mask() -> None:
     """Neighbours agree on a mask and then leave it out, on both sides: the sum stays right."""
 
-    def nothing(around: protocol.Round, _key: bytes) -> npt.NDArray[Any]:
+    def nothing(around: protocol.Round, _final: bytes, _key: bytes) -> npt.NDArray[Any]:
         return np.zeros(around.length, around.word)
 
-    for module in (masks, opening):
-        setattr(module, "expanded", nothing)  # noqa: B010
+    for module in (masks, transcript):
+        setattr(module, "pair_mask", nothing)  # noqa: B010
 
 
-def reused_nonce() -> None:
-    """Every box is sealed under the same nonce."""
-    real = secrets.token_bytes
+def reused_box_secret() -> None:
+    """A client seals all its boxes with one secret."""
 
-    def stuck(size: int) -> bytes:
-        return bytes(size) if size == crypto.NONCE_BYTES else real(size)
+    def same(_self: masks.MaskedParticipant, box_seed: bytes, _other: int) -> bytes:
+        return crypto.derive(box_seed, b"once", b"")
 
-    setattr(crypto, "token_bytes", stuck)  # noqa: B010
+    setattr(masks.MaskedParticipant, "_once", same)  # noqa: B010
+
+
+def unbound_masks() -> None:
+    """Masks come from agreed secrets alone, whoever advertised the keys and whatever is summed."""
+
+    def agreed_only(_setup: bytes, _one: object, _other: object, agreed: bytes) -> bytes:
+        return crypto.derive(agreed, b"pair", b"")
+
+    for module in (masks, transcript):
+        setattr(module, "pair_key", agreed_only)  # noqa: B010
+
+
+def unsigned_explanations() -> None:
+    """Anybody can say in a dealer's name what it sealed a box with."""
+    setattr(evidence, "is_explained", lambda *_: True)  # noqa: B010
+
+
+def unsigned_receipts() -> None:
+    """Who returns a share is believed to have got it from whoever dealt that share."""
+    setattr(evidence, "is_received", lambda *_: True)  # noqa: B010
+
+
+def hasty_evidence() -> None:
+    """A secret that cannot be recovered from the shares at hand counts as false."""
+    setattr(evidence, "tell_a_secret", lambda *_: True)  # noqa: B010
 
 
 def short_seed() -> None:
     """Masks come from 28 bits, as Flower's SecAgg+ draws them."""
     real = crypto.derive
 
-    def cut(secret: bytes, purpose: bytes, session: bytes) -> bytes:
-        whole = int.from_bytes(real(secret, purpose, session), "big")
+    def cut(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+        whole = int.from_bytes(real(secret, purpose, context), "big")
         return (whole % 2**28).to_bytes(crypto.KEY_BYTES, "big")
 
     setattr(crypto, "derive", cut)  # noqa: B010
@@ -311,16 +334,6 @@ def claims_before_signatures() -> None:
     setattr(wire.Envelope, "is_signed", lambda *_: True)  # noqa: B010
 
 
-def masks_of_secrets_alone() -> None:
-    """What two clients mask with depends on their agreed secret and the session, not on keys."""
-
-    def unbound(setup_digest: bytes, _one: object, _other: object, agreed: bytes) -> bytes:
-        return crypto.derive(agreed, b"pair", setup_digest)
-
-    for module in (masks, setup, transcript):
-        setattr(module, "pair_key", unbound)  # noqa: B010
-
-
 def unsigned_vectors() -> None:
     """A client's signature says who is in the sum, and not which vector it sealed."""
     for module in (masks, opening, transcript):
@@ -394,7 +407,22 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (refund, "privacy/test_ledger.py::test_a_failed_question_stays_paid"),
         (composed_once, "privacy/test_accounting.py::test_repeating_costs_as_often"),
         (missing_mask, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
-        (reused_nonce, "secure/test_masks.py::test_no_nonce_is_used_twice"),
+        (reused_box_secret, "secure/test_masks.py::test_no_box_key_is_used_twice"),
+        (
+            unsigned_explanations,
+            "secure/test_transcript.py::"
+            "test_a_dealer_cannot_be_framed_with_another_secret_of_its_box",
+        ),
+        (
+            unsigned_receipts,
+            "secure/test_transcript.py::"
+            "test_a_holder_cannot_be_framed_by_a_server_that_deals_in_anothers_name",
+        ),
+        (
+            hasty_evidence,
+            "secure/test_transcript.py::"
+            "test_a_dealer_cannot_be_framed_with_too_few_shares_of_its_secret",
+        ),
         (short_seed, "secure/test_masks.py::test_masks_depend_on_every_bit_of_their_seed"),
         (
             noise_left_out,
@@ -467,7 +495,7 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_punctual.py::test_the_reply_does_not_wait_for_code_that_holds_the_interpreter",
         ),
         (
-            masks_of_secrets_alone,
+            unbound_masks,
             "secure/test_hostile.py::test_a_copied_key_takes_no_mask_off_anybody"
             "[3-1-plus_a_point_of_order_two]",
         ),

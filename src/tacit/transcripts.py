@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from tacit.endpoint import VERSION, AskSum
@@ -78,7 +77,7 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
         question = digest(b"question", self.question)
         around = Round.of(asked.session, mechanism, question, asked.at_least)
         total = Transcript.from_bytes(self.transcript).recompute(around, roster)
-        if total.value.tolist() != np.array(self.value, np.int64).tolist():
+        if total.value.tolist() != self.value:
             raise ValueError("the signed vectors add up to another sum than was recorded")
         return charge, total
 

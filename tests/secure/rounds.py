@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import pytest
 from hypothesis import settings
 
-from tacit.secure import crypto
+from tacit.secure import crypto, graph
+from tacit.secure.masks import MaskedParticipant
 from tacit.secure.messages import (
     Advert,
     Opening,
+    Parcel,
     Request,
     Setup,
     Survivors,
@@ -18,7 +22,9 @@ from tacit.secure.messages import (
     unpack_adverts,
     unpack_state,
 )
+from tacit.secure.opening import MaskedSum
 from tacit.secure.protocol import Refused, Total
+from tacit.secure.setup import Members, checked_members, packed
 from tests.secure.driver import Rehearsal, round_of
 
 STAGES = ("advertise", "share", "deliver", "seal", "confirm", "open")
@@ -45,6 +51,70 @@ def small(with_roster: bool) -> Rehearsal:
 def wide() -> Rehearsal:
     """260 clients on a ring whose links reach 43 places; client 5 drops out before it seals."""
     rehearsal = Rehearsal(round_of(260, length=16), with_roster=True, dropouts={5: "seal"})
+    rehearsal.total()
+    return rehearsal
+
+
+@contextmanager
+def quick_rings() -> Iterator[None]:
+    """Rings from 21 clients on, not from 257, so that tests of rings are quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "COMPLETE_UP_TO", 20)
+        for remembered in (graph.wiring, checked_members):
+            remembered.cache_clear()
+        yield
+    for remembered in (graph.wiring, checked_members):
+        remembered.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def forty() -> Rehearsal:
+    """Forty clients on a small ring whose links reach 9 places; client 5 drops out at the seal."""
+    with quick_rings():
+        rehearsal = Rehearsal(round_of(40, length=16), with_roster=True, dropouts={5: "seal"})
+        rehearsal.total()
+    return rehearsal
+
+
+@lru_cache(maxsize=1)
+def sixty() -> Rehearsal:
+    """Sixty clients on a small ring, of which twelve might be missing; nobody is."""
+    with quick_rings():
+        rehearsal = Rehearsal(round_of(60, dropout=12), with_roster=True)
+        rehearsal.total()
+    return rehearsal
+
+
+def ring_with_gaps(stage: str, *, in_a_row: bool) -> tuple[Rehearsal, Callable[[], Total]]:
+    """Sixty clients on a small ring, and how to sum them; twelve are missing from a stage on.
+
+    So many may be missing, but in a row they leave a window of 18 with only as many as may collude.
+    """
+    rehearsal = Rehearsal(round_of(60, dropout=12), with_roster=True)
+    first = rehearsal.ask("advertise", dict.fromkeys(range(60), b""))
+    adverts = {c: rehearsal.answered(Advert, "advertise", c) for c in first}
+    order = Members.of(rehearsal.around, packed(adverts), adverts).order
+    rehearsal.dropouts = dict.fromkeys(order[:12] if in_a_row else order[::5], stage)
+    return rehearsal, lambda: MaskedSum(rehearsal.roster).total(
+        rehearsal.around, first, rehearsal.ask
+    )
+
+
+class Accuser(MaskedParticipant):
+    """Complains about client 5's parcel, which is in order."""
+
+    def _shares_of(
+        self, receiver: crypto.Receiver, setup: bytes, dealer: int, parcel: Parcel
+    ) -> tuple[bytes, bytes] | None:
+        return None if dealer == 5 else super()._shares_of(receiver, setup, dealer, parcel)
+
+
+@lru_cache(maxsize=2)
+def disputed(with_roster: bool) -> Rehearsal:
+    """Seven clients of which five must be there; client 2 complains about 5 without cause."""
+    rehearsal = Rehearsal(round_of(7, dropout=0.3, length=16), with_roster=with_roster)
+    honest = rehearsal.participants[2]
+    rehearsal.participants[2] = Accuser(honest.around, 2, honest.identity, honest.roster)
     rehearsal.total()
     return rehearsal
 

@@ -135,7 +135,7 @@ INVALID: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "no vector": ("seal", remade(Sealed, vector=lambda _: b"")),
     "any signature": ("confirm", remade(Confirmation, signature=lambda _: identity(2).sign(b""))),
     "no signature": ("confirm", remade(Confirmation, signature=lambda _: b"")),
-    "another message": ("seal", lambda _: pack(Received({}))),
+    "another message": ("seal", lambda _: pack(Received({}, b""))),
     "a message to clients": ("share", lambda _: pack(Complaints({}))),
 }
 
@@ -402,7 +402,8 @@ def test_whoever_complains_without_cause_is_left_out_instead_of_its_victim(
         delivery = rehearsal_request(rehearsal)
         shared = rehearsal.kept(Shared, "share", 2)
         text = complaint_text(shared.setup_digest, 5, 2, parcel_digest(delivery.parcels[5]))
-        return pack(Received({5: identity(2).sign(text) if with_roster else b""}))
+        complaints = {5: identity(2).sign(text) if with_roster else b""}
+        return pack(altered(msgspec.msgpack.decode(reply, type=Received), complaints=complaints))
 
     seen: dict[int, bytes] = {}
 
@@ -521,7 +522,7 @@ def test_a_dealer_that_gives_an_accomplice_a_wrong_share_is_named_itself() -> No
             key_share = key_share_of_four(rehearsal, shares)
             held = {**state.held, 2: (bytes(66), key_share)}
             rehearsal.states[4] = pack(altered(state, held=held))
-            return pack(Received({}))
+            return remade(Received, complaints=lambda _: {})(reply)
         return deal(stage, client, reply)
 
     rehearsal.tamper_reply = accomplice

@@ -213,7 +213,7 @@ class Hostile:
             found = parcel_digest(self.parcel(dealer, holder, shares))
             text = complaint_text(self.members().digest, dealer, holder, found)
             complaints[dealer] = self.signed(holder, text)
-        return pack(Received(complaints))
+        return pack(replace(received, complaints=complaints))
 
 
 def play(case: Case, vectors: IntArray, shifts: Shifts) -> Play:
@@ -482,7 +482,7 @@ def test_views_on_different_tapes_share_no_message_but_the_survivors() -> None:
         for said, again in zip(one[:-1], two[:-1], strict=True):
             assert said[:2] == again[:2]
             if said[0] == "deliver":
-                assert said[3] == again[3] == pack(Received({})), "nobody complains"
+                assert said[3] == again[3] == pack(Received({}, b"")), "nobody complains"
             else:
                 assert said[3] != again[3]
         assert one[-1] == two[-1]

@@ -6,25 +6,28 @@ accuses it. Without a roster there are no signatures, and the finding is the ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
 
 from tacit.secure import crypto, shamir
-from tacit.secure.messages import Opened, Shares, unpack_reply
+from tacit.secure.messages import Explained, Opened, Parcel, Shares, unpack_reply
 from tacit.secure.protocol import Fault
 from tacit.secure.roster import Roster
 from tacit.secure.setup import (
+    SECRETS,
     Members,
     box_context,
     complaint_text,
     dealing_digest,
     dealing_text,
+    explained_text,
     opened_text,
     parcel_digest,
     parcel_for,
     publics,
+    received_text,
     seed_hash,
     shares_in,
 )
@@ -48,9 +51,20 @@ class Case:
     def dealing(self, dealer: int, shares: bytes) -> Shares:
         """What a dealer signed; a ValueError if it did not."""
         found = unpack_reply(Shares, shares)
-        if found is None or not is_dealing(self.members, self.roster, dealer, found):
+        if (
+            found is None
+            or dealer not in self.members.adverts
+            or not is_dealing(self.members, self.roster, dealer, found)
+        ):
             raise ValueError(f"client {dealer} signed no such dealing")
         return found
+
+    def parcel(self, dealer: int, holder: int, shares: bytes) -> Parcel:
+        """What a holder should have got of a dealing; a ValueError if it was dealt nothing."""
+        found = self.dealing(dealer, shares)
+        if holder not in found.boxes:
+            raise ValueError(f"client {dealer} dealt nothing to client {holder}")
+        return parcel_of(publics(self.members.digest, dealer, found), holder, found)
 
     def confirms(self, client: int, text: bytes, signature: bytes) -> bool:
         """Whether a client signed a text; without a roster nobody signs."""
@@ -66,24 +80,31 @@ class _Evidence(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class BadParcel(_Evidence, frozen=True, tag=1):
-    """A complaint, and the secret with which the dealer had sealed the box."""
+    """A complaint, and the dealer's answer: the secret with which it had sealed the box.
+
+    The dealer signed its answer. Otherwise whoever holds the evidence could put in another secret,
+    with which no box opens, and an honest dealer would seem at fault.
+    """
 
     complaint: bytes
-    once: bytes
+    explained: bytes
 
     def fault(self, case: Case) -> Fault:
         """Who is at fault; a ValueError if nobody is."""
-        setup, shares = case.members.digest, case.dealing(self.dealer, self.shares)
-        public = publics(setup, self.dealer, shares)
-        expected = public[0].expected(self.holder), public[1].expected(self.holder)
-        parcel = parcel_for(public, self.holder, shares.boxes[self.holder], expected)
+        setup, parcel = case.members.digest, case.parcel(self.dealer, self.holder, self.shares)
         text = complaint_text(setup, self.dealer, self.holder, parcel_digest(parcel))
         if not case.confirms(self.holder, text, self.complaint):
             raise ValueError(f"client {self.holder} did not complain about that")
+        explained = unpack_reply(Explained, self.explained)
+        if explained is None or not is_explained(case, self.dealer, explained):
+            raise ValueError(f"client {self.dealer} signed no such explanation")
+        if self.holder not in explained.secrets:
+            raise ValueError(f"client {self.dealer} explained no box of client {self.holder}")
         receiver = case.members.adverts[self.holder].box_key
         context = box_context(setup, self.dealer, self.holder)
         try:
-            inside = crypto.reopen(self.once, receiver, parcel.box, context)
+            once = explained.secrets[self.holder]
+            inside = crypto.reopen(once, receiver, parcel.box, context)
         except ValueError:
             return Fault(self.dealer, BAD_PARCEL)
         if shares_in(inside, parcel, setup, self.dealer, self.holder) is None:
@@ -92,15 +113,25 @@ class BadParcel(_Evidence, frozen=True, tag=1):
 
 
 class FalseShare(_Evidence, frozen=True, tag=2):
-    """A reply with a share that is not right."""
+    """A reply with a share that is not right.
+
+    What the holder had signed when its parcels came shows that it got the one of this dealing.
+    Otherwise a server could deal to it in the dealer's name, and it would seem at fault.
+    """
 
     opened: bytes
+    parcels: dict[int, bytes]
+    """The digests of the parcels that the holder got, by dealer."""
+    receipt: bytes
+    """The holder's signature over them."""
 
     def fault(self, case: Case) -> Fault:
         """Who is at fault; a ValueError if nobody is."""
         opened = unpack_reply(Opened, self.opened)
         if opened is None or not is_opened(case, self.holder, opened):
             raise ValueError(f"client {self.holder} signed no such shares")
+        if self.holder != self.dealer and not is_received(case, self):
+            raise ValueError(f"client {self.holder} signed no receipt of these shares")
         shares = case.dealing(self.dealer, self.shares)
         public = publics(case.members.digest, self.dealer, shares)
         for one, given in zip(public, (opened.self_shares, opened.key_shares), strict=True):
@@ -121,10 +152,12 @@ class FalseSecret(_Evidence, frozen=True, tag=3):
 
     def fault(self, case: Case) -> Fault:
         """Who is at fault; a ValueError if nobody is."""
+        if self.place not in range(len(SECRETS)):
+            raise ValueError(f"a client has no secret number {self.place}")
         shares = case.dealing(self.dealer, self.shares)
         public = publics(case.members.digest, self.dealer, shares)[self.place]
-        if not all(shamir.is_right(public, *piece) for piece in self.pieces.items()):
-            raise ValueError("a share is not right")
+        if not tell_a_secret(public, self.pieces):
+            raise ValueError(f"a secret takes {public.threshold} right shares of its holders")
         if is_secret(case.members, self.dealer, public, self.place, self.pieces):
             raise ValueError("the secret is what its dealer said")
         return Fault(self.dealer, (OTHER_SEED, OTHER_KEY)[self.place])
@@ -145,10 +178,41 @@ def is_dealing(members: Members, roster: Roster | None, dealer: int, shares: Sha
     return roster is None or roster.confirms(dealer, text, shares.signature)
 
 
+def parcel_of(public: Sequence[shamir.Public], holder: int, shares: Shares) -> Parcel:
+    """What a holder gets of a dealing."""
+    seed, key = public
+    expected = seed.expected(holder), key.expected(holder)
+    return parcel_for(public, holder, shares.boxes[holder], expected)
+
+
+def is_explained(case: Case, dealer: int, explained: Explained) -> bool:
+    """Whether a dealer signed the secrets of boxes that it gives away."""
+    text = explained_text(case.members.digest, dealer, explained.secrets)
+    return case.confirms(dealer, text, explained.signature)
+
+
 def is_opened(case: Case, holder: int, opened: Opened) -> bool:
     """Whether a holder signed the shares it gives back."""
     text = opened_text(case.final, holder, opened.self_shares, opened.key_shares)
     return case.confirms(holder, text, opened.signature)
+
+
+def is_received(case: Case, share: FalseShare) -> bool:
+    """Whether a holder signed that it got its parcel of exactly this dealing."""
+    dealt = parcel_digest(case.parcel(share.dealer, share.holder, share.shares))
+    text = received_text(case.members.digest, share.holder, share.parcels)
+    return share.parcels.get(share.dealer) == dealt and case.confirms(
+        share.holder, text, share.receipt
+    )
+
+
+def tell_a_secret(public: shamir.Public, pieces: Mapping[int, bytes]) -> bool:
+    """Whether these are right shares of holders, and enough of them to say what the secret is."""
+    return (
+        len(pieces) >= public.threshold
+        and shamir.SECRET not in pieces
+        and all(shamir.is_right(public, *piece) for piece in pieces.items())
+    )
 
 
 def is_secret(

@@ -12,8 +12,9 @@ stage       the server sends                    a client answers
 advertise   (the question)                      two X25519 keys, a signature
 share       all adverts                         shares of its secrets, sealed to its neighbours,
                                                 with a proof that they fit together, signed
-deliver     who shared, the shares for it       complaints about shares that are not in order
-explain     complaints about a client, if any   what lets everybody look into those boxes
+deliver     who shared, the shares for it       a receipt, and complaints about shares that are
+                                                not in order, signed
+explain     complaints about a client, if any   what lets everybody look into those boxes, signed
 seal        the final list of members           its masked vector, signed
 confirm     survivors, their signed digests     (with a roster) a signature over that list
 open        who survived, with signatures       shares: survivors' own masks, drop-outs' keys
@@ -38,6 +39,10 @@ counts as a drop-out. A dealer explains a parcel only if it is the one that it m
 server cannot have honest clients complain about forgeries and collect shares; and honest clients
 never complain about honest ones, so what is shown are shares that colluders hold anyway. A share
 that comes back wrong names its holder, or the dealer that gave a wrong one to an accomplice.
+*No honest client is named*, whoever colludes: each finding rests on what the named client signed.
+An honest dealer signed one dealing whose shares fit together, and the true secret of a box that it
+explains. An honest holder returns what it got, and signed at once what that was, so a dealing that
+somebody else made up, or that its dealer signed in addition, is not the one of its receipt.
 
 This file holds the client's half, :mod:`tacit.secure.opening` the server's. The client's half is
 pure steps over explicit states; a request that comes too early, or of another session, finds none.
@@ -51,6 +56,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace as altered
 
 from tacit.privacy.skellam import IntArray
 from tacit.secure import crypto, shamir
@@ -95,6 +101,7 @@ from tacit.secure.setup import (
     complaint_text,
     dealing_digest,
     dealing_text,
+    explained_text,
     final_digest,
     opened_text,
     own_mask,
@@ -102,6 +109,7 @@ from tacit.secure.setup import (
     pair_mask,
     parcel_digest,
     parcel_for,
+    received_text,
     sealed_text,
     secret_context,
     seed_hash,
@@ -203,17 +211,19 @@ class MaskedParticipant:
         self._check_enough(state, "sharers", sharers)
         if request.parcels.keys() != state.pair_keys.keys() & set(sharers):
             raise Refused("shares of some neighbour were withheld, or came from no neighbour")
-        held, complaints = {self.me: state.own_shares}, {}
+        held, complaints, digests = {self.me: state.own_shares}, {}, {}
         receiver = crypto.Receiver(state.box_secret)
         for dealer, parcel in request.parcels.items():
+            found = digests[dealer] = parcel_digest(parcel)
             pair = self._shares_of(receiver, state.setup_digest, dealer, parcel)
             if pair is None:
-                found = parcel_digest(parcel)
                 text = complaint_text(state.setup_digest, dealer, self.me, found)
                 complaints[dealer] = self._sign(text)
             else:
                 held[dealer] = pair
-        return Delivered(state, sharers, held, explained=False), Received(complaints)
+        signature = self._sign(received_text(state.setup_digest, self.me, digests))
+        shared = altered(state, box_secret=b"")
+        return Delivered(shared, sharers, held, explained=False), Received(complaints, signature)
 
     def _explain(self, state: Delivered, request: Complaints) -> tuple[Delivered, Explained]:
         shared, complaints = state.shared, request.complaints
@@ -230,7 +240,10 @@ class MaskedParticipant:
                 "secrets would be known"
             )
         secrets = {holder: self._once(shared.box_seed, holder) for holder in complaints}
-        return Delivered(shared, state.sharers, state.held, explained=True), Explained(secrets)
+        signature = self._sign(explained_text(shared.setup_digest, self.me, secrets))
+        shared = altered(shared, box_seed=b"", parcels={})
+        explained = Explained(secrets, signature)
+        return Delivered(shared, state.sharers, state.held, explained=True), explained
 
     def _seal(self, state: Delivered, request: Final) -> tuple[Masked, Sealed]:
         shared = state.shared

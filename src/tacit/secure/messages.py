@@ -65,9 +65,14 @@ class Delivery(_Message, frozen=True, tag=25):
 
 
 class Received(_Message, frozen=True, tag=26):
-    """Parcels that are not in order, by dealer: a signature over what was found in its name."""
+    """Parcels that are not in order, by dealer: a signature over what was found in its name.
+
+    The signature of the whole is over the digests of all parcels that came, so that nobody can say
+    later that other ones did.
+    """
 
     complaints: dict[int, bytes]
+    signature: bytes
 
 
 class Complaints(_Message, frozen=True, tag=27):
@@ -77,9 +82,13 @@ class Complaints(_Message, frozen=True, tag=27):
 
 
 class Explained(_Message, frozen=True, tag=28):
-    """The secrets that sealed the boxes complained about, so that anybody can look into them."""
+    """The secrets that sealed the boxes complained about, so that anybody can look into them.
+
+    Signed, so that nobody can pass off other secrets as the dealer's.
+    """
 
     secrets: dict[int, bytes]
+    signature: bytes
 
 
 class Final(_Message, frozen=True, tag=29):

@@ -20,8 +20,10 @@ from tacit.secure.evidence import (
     FalseSecret,
     FalseShare,
     is_dealing,
+    is_explained,
     is_opened,
     is_secret,
+    parcel_of,
 )
 from tacit.secure.graph import wiring
 from tacit.secure.messages import (
@@ -33,7 +35,6 @@ from tacit.secure.messages import (
     Final,
     Opened,
     Opening,
-    Parcel,
     Received,
     Reply,
     Request,
@@ -62,8 +63,8 @@ from tacit.secure.setup import (
     is_signed,
     packed,
     parcel_digest,
-    parcel_for,
     publics,
+    received_text,
     sealed_text,
     survivors_text,
     usable,
@@ -175,7 +176,7 @@ class _Session:
             holder: Delivery(
                 sharers,
                 {
-                    dealer: _parcel(dealt[dealer], holder, shares[dealer])
+                    dealer: parcel_of(dealt[dealer], holder, shares[dealer])
                     for dealer in self.members.near(holder)
                     if dealer in shares
                 },
@@ -183,25 +184,32 @@ class _Session:
             for holder in sharers
         }
 
+        digests = {
+            holder: {dealer: parcel_digest(parcel) for dealer, parcel in delivery.parcels.items()}
+            for holder, delivery in deliveries.items()
+        }
+
         def signed(holder: int, reply: Received) -> bool:
-            parcels = deliveries[holder].parcels
-            return reply.complaints.keys() <= parcels.keys() and all(
-                self._confirms(
-                    holder,
-                    complaint_text(
-                        self.members.digest, dealer, holder, parcel_digest(parcels[dealer])
-                    ),
-                    signature,
+            setup, found = self.members.digest, digests[holder]
+            return (
+                self._confirms(holder, received_text(setup, holder, found), reply.signature)
+                and reply.complaints.keys() <= found.keys()
+                and all(
+                    self._confirms(
+                        holder, complaint_text(setup, dealer, holder, found[dealer]), signature
+                    )
+                    for dealer, signature in reply.complaints.items()
                 )
-                for dealer, signature in reply.complaints.items()
             )
 
         received = self._replies("deliver", deliveries, Received, signed)
+        self._receipts = {
+            holder: (digests[holder], reply.signature) for holder, reply in received.items()
+        }
         complaints: dict[int, dict[int, tuple[bytes, bytes]]] = {}
         for holder, reply in received.items():
             for dealer, signature in reply.complaints.items():
-                found = parcel_digest(deliveries[holder].parcels[dealer])
-                complaints.setdefault(dealer, {})[holder] = found, signature
+                complaints.setdefault(dealer, {})[holder] = digests[holder][dealer], signature
         for fault, evidence in self._judged(shares, complaints):
             self.evidence.setdefault(fault, evidence)
         guilty = {fault.client for fault in self.evidence}
@@ -223,18 +231,21 @@ class _Session:
             dealer: Complaints(dict(list(about.items())[:most]))
             for dealer, about in complaints.items()
         }
-        explained = self._replies("explain", requests, Explained, least=0)
+        case = Case(self.members, self.roster)
+        explained = self._replies(
+            "explain", requests, Explained, partial(is_explained, case), least=0
+        )
         for dealer, request in requests.items():
             if dealer not in explained:
                 yield Fault(dealer, SILENT), None
                 continue
             for holder, (_, signature) in request.complaints.items():
-                once = explained[dealer].secrets.get(holder, b"")
-                if len(once) != crypto.KEY_BYTES:
+                if holder not in explained[dealer].secrets:
                     yield Fault(dealer, SILENT), None
                     continue
-                one = BadParcel(dealer, holder, pack(shares[dealer]), signature, once)
-                yield one.fault(Case(self.members, self.roster)), one
+                answer = pack(explained[dealer])
+                one = BadParcel(dealer, holder, pack(shares[dealer]), signature, answer)
+                yield one.fault(case), one
 
     def _sealed(self, final: tuple[int, ...]) -> dict[int, Sealed]:
         bound = final_digest(self.members.digest, final)
@@ -307,7 +318,9 @@ class _Session:
                 if shamir.is_right(public, holder, share):
                     right[holder] = share
                 else:
-                    self._accuse(FalseShare(client, holder, pack(shares[client]), pack(reply)))
+                    dealing, opening = pack(shares[client]), pack(reply)
+                    receipt = self._receipts[holder]
+                    self._accuse(FalseShare(client, holder, dealing, opening, *receipt))
             if len(right) < public.threshold:
                 raise TooFewClients("open", len(right), public.threshold, tuple(self.evidence))
             if not is_secret(self.members, client, public, place, right):
@@ -356,12 +369,6 @@ class _Session:
         return accepted
 
 
-def _parcel(dealt: Sequence[shamir.Public], holder: int, shares: Shares) -> Parcel:
-    seed, key = dealt
-    expected = seed.expected(holder), key.expected(holder)
-    return parcel_for(dealt, holder, shares.boxes[holder], expected)
-
-
 def upload_bytes(participation: Participation, length: int, bits: int) -> int:
     """The most one client sends for one sum, with a roster and everybody present.
 
@@ -382,7 +389,7 @@ def upload_bytes(participation: Participation, length: int, bits: int) -> int:
             proofs,
             signature,
         ),
-        Received({}),
+        Received({}, signature),
         Sealed(bytes(length * bits // 8), signature),
         Confirmation(signature),
         Opened(dict.fromkeys((me + 1, *highest), share), {}, signature),

@@ -193,6 +193,16 @@ def complaint_text(setup: bytes, dealer: int, holder: int, parcel: bytes) -> byt
     return crypto.digest(b"complaint", setup, _number(dealer), _number(holder), parcel)
 
 
+def received_text(setup: bytes, holder: int, parcels: Mapping[int, bytes]) -> bytes:
+    """What a holder signs about all parcels that it got: their digests, by dealer."""
+    return crypto.digest(b"received", setup, _number(holder), _mapped(parcels))
+
+
+def explained_text(setup: bytes, dealer: int, secrets: Mapping[int, bytes]) -> bytes:
+    """What a dealer signs about the secrets of boxes that it gives away."""
+    return crypto.digest(b"explained", setup, _number(dealer), _mapped(secrets))
+
+
 def final_digest(setup: bytes, members: Sequence[int]) -> bytes:
     """Of the final list, which all masks are bound to."""
     return crypto.digest(b"final", setup, _clients(members))

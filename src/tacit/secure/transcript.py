@@ -103,6 +103,11 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
                 f"{len(signed)} clients signed the survivors; needed are {around.threshold}"
             )
         for client, seal in self.seals.items():
+            if len(seal.vector) != around.vector_bytes:
+                raise ValueError(
+                    f"the vector of client {client} has {len(seal.vector)} bytes; allowed is "
+                    f"{around.vector_bytes}"
+                )
             if not roster.confirms(
                 client, sealed_text(final, client, vector_digest(seal.vector)), seal.signature
             ):

@@ -1,0 +1,647 @@
+"""What was signed during a sum: anybody computes it again, and nobody can be framed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as altered
+
+from tacit.secure import crypto, shamir
+from tacit.secure.evidence import (
+    BAD_PARCEL,
+    NO_CAUSE,
+    OTHER_SEED,
+    OTHER_SHARE,
+    BadParcel,
+    Case,
+    Evidence,
+    FalseSecret,
+    FalseShare,
+)
+from tacit.secure.messages import (
+    Advert,
+    Advertised,
+    Delivery,
+    Explained,
+    Opened,
+    Parcel,
+    Received,
+    Shared,
+    Shares,
+    pack,
+    unpack_adverts,
+    unpack_reply,
+)
+from tacit.secure.protocol import Fault, Round, Total
+from tacit.secure.roster import Roster
+from tacit.secure.setup import (
+    SECRETS,
+    Members,
+    box_context,
+    explained_text,
+    final_digest,
+    packed,
+    parcel_digest,
+    parcel_for,
+    sealed_text,
+    secret_context,
+    survivors_text,
+    vector_digest,
+)
+from tacit.secure.transcript import VERSION, Seal, Transcript
+from tests.secure.driver import Rehearsal, identity, roster_of, round_of
+from tests.secure.rounds import STAGES, Accuser, adverts_of, check, quick_rings, small
+from tests.secure.test_hostile import (
+    box_of_nothing_for_four,
+    dealt_again,
+    false_hash_of_the_seed,
+    false_shares,
+    honest_about_it,
+    zeros,
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A sum that opened, and what was signed on the way."""
+
+    rehearsal: Rehearsal
+    total: Total
+
+    @classmethod
+    def of(cls, rehearsal: Rehearsal) -> Played:
+        return cls(rehearsal, rehearsal.total())
+
+    @property
+    def around(self) -> Round:
+        return self.rehearsal.around
+
+    @property
+    def roster(self) -> Roster:
+        return roster_of(self.around.participation.clients)
+
+    @property
+    def transcript(self) -> Transcript:
+        return Transcript.from_bytes(self.total.transcript)
+
+    @property
+    def case(self) -> Case:
+        adverts = {one.client: one for one in unpack_adverts(self.transcript.adverts)}
+        members = Members.of(self.around, self.transcript.adverts, adverts)
+        return Case(members, self.roster, final_digest(members.digest, self.transcript.members))
+
+    def recomputed(self, transcript: Transcript | None = None) -> Total:
+        """As somebody does who has the bytes and the roster."""
+        data = (transcript or self.transcript).to_bytes()
+        return Transcript.from_bytes(data).recompute(self.around, self.roster)
+
+    def is_found(self, transcript: Transcript, because: str) -> None:
+        with pytest.raises(ValueError, match=because):
+            self.recomputed(transcript)
+
+    def all_said(self, kind: type[Any], stage: str) -> dict[int, Any]:
+        clients = [e.client for e in self.rehearsal.exchanges if e.stage == stage]
+        return {client: self.rehearsal.answered(kind, stage, client) for client in clients}
+
+
+@lru_cache(maxsize=1)
+def whole() -> Played:
+    """Fourteen clients of which six may be missing, one from each stage on."""
+    dropouts = dict(zip((1, 2, 5, 7, 10, 11), STAGES, strict=True))
+    around = replace(round_of(14, dropout=6), question=b"what was asked")
+    return Played.of(Rehearsal(around, with_roster=True, dropouts=dropouts))
+
+
+GUILTY = {
+    "a liar": Fault(3, OTHER_SHARE),
+    "an accuser": Fault(2, NO_CAUSE),
+    "a dealer of junk": Fault(2, BAD_PARCEL),
+    "a false hash": Fault(2, OTHER_SEED),
+}
+
+
+@lru_cache(maxsize=8)
+def hostile(kind: str, session: bytes = b"one session") -> Played:
+    """Seven clients of which five must be there, and one of them misbehaves."""
+    around = round_of(7, dropout=2, session=session)
+    rehearsal = Rehearsal(around, with_roster=True, dropouts={6: "seal"})
+    if kind == "a liar":
+        false_shares(rehearsal, {3: zeros})
+    elif kind == "an accuser":
+        rehearsal.participants[2] = Accuser(around, 2, identity(2), rehearsal.roster)
+    elif kind == "a dealer of junk":
+        honest_about_it(rehearsal, 2, dealt_again(rehearsal, 2, box_of_nothing_for_four))
+    else:
+        rehearsal.tamper_reply = dealt_again(rehearsal, 2, false_hash_of_the_seed)
+    return Played.of(rehearsal)
+
+
+# Computing the sum again.
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("dropouts", [{}, {3: "seal", 5: "open"}, dict.fromkeys((0, 6), "deliver")])
+def test_anybody_computes_the_opened_sum_again(dropouts: Mapping[int, str], bits: int) -> None:
+    around = round_of(7, dropout=2, bits=bits)
+    played = Played.of(Rehearsal(around, with_roster=True, dropouts=dropouts))
+    check(played.rehearsal, played.recomputed())
+
+
+def test_a_sum_with_drop_outs_at_every_stage_is_computed_again() -> None:
+    check(whole().rehearsal, whole().total)
+    again = whole().recomputed()
+    check(whole().rehearsal, again)
+    assert again.faults == ()
+    assert again.transcript == whole().total.transcript
+
+
+def test_a_sum_on_a_ring_is_computed_again() -> None:
+    with quick_rings():
+        rehearsal = Rehearsal(round_of(40), with_roster=True, dropouts={3: "seal", 9: "deliver"})
+        check(rehearsal, Played.of(rehearsal).recomputed())
+
+
+def test_without_a_roster_nothing_was_signed_and_nothing_is_kept() -> None:
+    assert Rehearsal(round_of(4, dropout=1)).total().transcript == b""
+
+
+def test_a_transcript_holds_nothing_but_what_the_sum_opens() -> None:
+    """No mask key of a survivor, no seed of a drop-out, no vector of anybody."""
+    rehearsal, survivors = whole().rehearsal, whole().total.survivors
+    assert rehearsal.kept(Shared, "share", survivors[0]).self_seed in whole().total.transcript
+    for exchange in rehearsal.exchanges:
+        if exchange.stage == "advertise":
+            keys = rehearsal.kept(Advertised, "advertise", exchange.client)
+            assert keys.vector not in whole().total.transcript
+            assert keys.box_secret not in whole().total.transcript
+            opened = whole().transcript.keys.get(exchange.client)
+            assert (keys.mask_secret in whole().total.transcript) == (opened is not None)
+        if exchange.stage == "share":
+            shared = rehearsal.kept(Shared, "share", exchange.client)
+            is_open = exchange.client in survivors
+            assert (shared.self_seed in whole().total.transcript) == is_open
+
+
+@settings(deadline=None, max_examples=300)
+@given(kind=st.sampled_from(["nobody", *GUILTY]), data=st.data())
+def test_altered_bytes_are_found_or_change_nothing_that_counts(
+    kind: str, data: st.DataObject
+) -> None:
+    played = whole() if kind == "nobody" else hostile(kind)
+    found = bytearray(played.total.transcript)
+    for _ in range(data.draw(st.integers(1, 2))):
+        found[data.draw(st.integers(0, len(found) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        again = Transcript.from_bytes(bytes(found)).recompute(played.around, played.roster)
+    except ValueError:
+        return
+    assert again.value.tolist() == played.total.value.tolist()
+    assert again.survivors == played.total.survivors
+    assert again.faults == played.total.faults
+
+
+def test_another_vector_is_found() -> None:
+    transcript = whole().transcript
+    one, two, *_ = sorted(transcript.seals)
+    seals = transcript.seals
+    flipped = bytes([seals[one].vector[0] ^ 1]) + seals[one].vector[1:]
+    for wrong in (
+        {one: seals[two], two: seals[one]},
+        {one: altered(seals[one], vector=seals[two].vector)},
+        {one: altered(seals[one], vector=flipped)},
+        {one: altered(seals[one], vector=bytes(len(flipped)))},
+        {one: altered(seals[one], signature=b"")},
+    ):
+        because = "client [0-9]+ did not sign its sealed vector"
+        whole().is_found(altered(transcript, seals={**seals, **wrong}), because)
+
+
+def test_a_vector_of_another_length_is_found_even_if_it_was_signed() -> None:
+    """One number would be added everywhere, and several to a sum of one number would lengthen it.
+
+    A server and the client that signs such a vector could record a sum of another shape.
+    """
+    around = round_of(4, dropout=1, length=1)
+    played = Played.of(Rehearsal(around, with_roster=True))
+    case, transcript = played.case, played.transcript
+    for vector in (b"", bytes(3), bytes(8), bytes(40)):
+        signature = identity(2).sign(sealed_text(case.final, 2, vector_digest(vector)))
+        wrong = altered(transcript, seals={**transcript.seals, 2: Seal(vector, signature)})
+        played.is_found(wrong, f"the vector of client 2 has {len(vector)} bytes; allowed is 4")
+
+
+def test_another_seed_is_found() -> None:
+    transcript = whole().transcript
+    one, two, *_ = sorted(transcript.seeds)
+    seed = transcript.seeds[one]
+    for wrong in (
+        transcript.seeds[two],
+        altered(seed, seed=transcript.seeds[two].seed),
+        altered(seed, seed=bytes(32)),
+        altered(seed, salt=transcript.seeds[two].salt),
+        altered(seed, salt=b""),
+        altered(seed, others=bytes(32)),
+        altered(seed, signature=transcript.seeds[two].signature),
+    ):
+        because = f"the seed of client {one} is not the one it dealt"
+        whole().is_found(altered(transcript, seeds={**transcript.seeds, one: wrong}), because)
+    without = {client: one for client, one in transcript.seeds.items() if client != two}
+    for seeds in (without, {**without, two: altered(transcript.seeds[two], seed=b"")}):
+        because = f"the seed of client {two} is missing"
+        whole().is_found(altered(transcript, seeds=seeds), because)
+
+
+def test_another_key_of_a_drop_out_is_found() -> None:
+    transcript = whole().transcript
+    assert transcript.keys.keys() == {7}
+    survivor = whole().rehearsal.kept(Advertised, "advertise", 0).mask_secret
+    for keys in ({}, {7: crypto.fresh()}, {**transcript.keys, 0: survivor}, {0: survivor}):
+        because = "a drop-out's mask key does not fit the one it advertised"
+        whole().is_found(altered(transcript, keys=keys), because)
+    with pytest.raises(ValueError, match="32 bytes"):
+        whole().recomputed(altered(transcript, keys={7: b""}))
+
+
+def test_swapped_keys_are_found() -> None:
+    transcript = whole().transcript
+    adverts = list(unpack_adverts(transcript.adverts))
+    fresh = crypto.public_key(crypto.fresh())
+    for wrong in (
+        altered(adverts[0], mask_key=fresh),
+        altered(adverts[0], box_key=fresh),
+        altered(adverts[0], signature=b""),
+    ):
+        changed = altered(transcript, adverts=pack((wrong, *adverts[1:])))
+        whole().is_found(changed, "not signed by the client that the roster names")
+    whole().is_found(altered(transcript, adverts=b"junk"), "cannot be read")
+    whole().is_found(altered(transcript, adverts=pack(tuple(adverts[::-1]))), "not a sorted list")
+
+
+def test_lists_and_signatures_over_them_belong_together() -> None:
+    """Ten survived and eight must have signed; nine did."""
+    transcript, survivors = whole().transcript, whole().total.survivors
+    confirmations = transcript.confirmations
+    assert (len(survivors), len(confirmations)) == (10, 9)
+    seven = dict(list(confirmations.items())[:7])
+    eight = dict(list(confirmations.items())[:8])
+    assert whole().recomputed(altered(transcript, confirmations=eight)).survivors == survivors
+    forged = {**seven, 0: confirmations[survivors[1]]}
+    text = survivors_text(whole().case.final, survivors)
+    dropped = {**seven, 7: identity(7).sign(text), 5: identity(5).sign(text)}
+    for few in (seven, {}, forged, dropped):
+        changed = altered(transcript, confirmations=few)
+        whole().is_found(changed, "clients signed the survivors; needed are 8")
+    fewer = {client: seal for client, seal in transcript.seals.items() if client != survivors[0]}
+    whole().is_found(altered(transcript, seals=fewer), "0 clients signed the survivors")
+    members = transcript.members
+    for other in (members[:-1], members[::-1], (*members, members[-1])):
+        changed = altered(transcript, members=other)
+        whole().is_found(changed, "signed the survivors|survivors are no members")
+    whole().is_found(altered(transcript, members=(*members, 99)), "the survivors are no members")
+
+
+def test_another_roster_or_round_is_found() -> None:
+    around, transcript = whole().around, whole().transcript
+    others = Roster(tuple(identity(100 + client).public_key for client in range(14)))
+    swapped = Roster((*whole().roster.keys[1::-1], *whole().roster.keys[2:]))
+    for roster in (others, swapped):
+        with pytest.raises(ValueError, match="not signed by the client that the roster names"):
+            transcript.recompute(around, roster)
+    for elsewhere in (
+        replace(around, session=b"another session"),
+        replace(around, question=b"another question"),
+        replace(around, length=4),
+        replace(around, bits=64),
+        replace(around, sparse=(0, 1)),
+        replace(around, participation=round_of(14, dropout=5).participation),
+        replace(around, participation=round_of(15, dropout=6).participation),
+        replace(around, participation=round_of(14, dropout=6, colluding=2).participation),
+    ):
+        with pytest.raises(ValueError, match="not signed by the client that the roster names"):
+            transcript.recompute(elsewhere, whole().roster)
+
+
+def test_what_is_no_transcript_of_this_version_is_refused_with_a_sentence() -> None:
+    newer = altered(whole().transcript, version=VERSION + 1).to_bytes()
+    with pytest.raises(ValueError, match="the transcript has version 2; this version of Tacit rea"):
+        Transcript.from_bytes(newer)
+    data = whole().total.transcript
+    for junk in (b"", b"junk", data[:-1], data + b"\0", b"\x91" * 10**5):
+        with pytest.raises(ValueError, match="the transcript cannot be read"):
+            Transcript.from_bytes(junk)
+
+
+# Who misbehaved.
+
+
+@pytest.mark.parametrize("kind", GUILTY)
+def test_evidence_names_whom_the_server_named(kind: str) -> None:
+    played, fault = hostile(kind), GUILTY[kind]
+    assert played.total.faults == (fault,)
+    again = played.recomputed()
+    assert again.faults == (fault,)
+    assert again.value.tolist() == played.rehearsal.sum_of(played.total.survivors)
+    (evidence,) = played.transcript.evidence
+    assert evidence.fault(played.case) == fault
+
+
+def test_evidence_that_is_needed_cannot_be_left_out() -> None:
+    """The seed of a dealer that published another hash counts only as what its shares recover."""
+    played = hostile("a false hash")
+    played.is_found(altered(played.transcript, evidence=[]), "the seed of client 2 is not the one")
+
+
+def names_an_innocent(evidence: Evidence, played: Played, guilty: Fault | None) -> bool:
+    try:
+        found = evidence.fault(played.case)
+    except ValueError:
+        return False
+    return guilty is None or found.client != guilty.client
+
+
+@pytest.mark.parametrize("kind", GUILTY)
+def test_no_altered_evidence_names_an_innocent(kind: str) -> None:
+    """Other numbers, evidence of another session, of another kind, and every part of it altered."""
+    played, elsewhere, guilty = hostile(kind), hostile(kind, b"another session"), GUILTY[kind]
+    (evidence,), (other,) = played.transcript.evidence, elsewhere.transcript.evidence
+    assert names_an_innocent(evidence, played, None), "as a control"
+    with pytest.raises(ValueError, match="signed no such"):
+        other.fault(played.case)
+    for dealer in range(-2, 9):
+        for holder in range(-2, 9):
+            for one in (evidence, other):
+                swapped = altered(one, dealer=dealer, holder=holder)
+                assert not names_an_innocent(swapped, played, guilty)
+    for name in evidence.__struct_fields__:
+        here, there = getattr(evidence, name), getattr(other, name)
+        kinds: dict[type, list[Any]] = {
+            int: [-2, -1, 0, 1, 2, 3, 99],
+            bytes: [b"", b"junk", bytes(64)],
+            dict: [{}, {-1: bytes(66)}, dict(list(there.items())[:2]) if name == "pieces" else {}],
+        }
+        for wrong in (there, *kinds[type(here)]):
+            assert not names_an_innocent(altered(evidence, **{name: wrong}), played, guilty)
+
+
+def test_a_dealer_cannot_be_framed_with_another_secret_of_its_box() -> None:
+    """Client 2 complained without cause; with a secret that opens nothing, 5 would seem at fault.
+
+    Only what client 5 signed counts as its answer.
+    """
+    played = hostile("an accuser")
+    (evidence,) = played.transcript.evidence
+    assert isinstance(evidence, BadParcel)
+    explained = played.rehearsal.answered(Explained, "explain", 5)
+    setup, other = played.case.members.digest, crypto.fresh()
+    for secrets in ({2: other}, {2: b""}, {}, {2: explained.secrets[2], 3: other}):
+        for signer in (None, 2, 4):
+            signature = explained.signature
+            if signer is not None:
+                signature = identity(signer).sign(explained_text(setup, 5, secrets))
+            forged = altered(evidence, explained=pack(Explained(secrets, signature)))
+            with pytest.raises(ValueError, match="client 5 signed no such explanation"):
+                forged.fault(played.case)
+
+
+def test_a_dealer_that_signs_an_explanation_of_other_boxes_only_is_not_named_for_it() -> None:
+    """The server names whoever leaves a complaint unanswered, but that is its word."""
+    played = hostile("a dealer of junk")
+    (evidence,) = played.transcript.evidence
+    assert isinstance(evidence, BadParcel)
+    text = explained_text(played.case.members.digest, 2, {})
+    nothing = Explained({}, identity(2).sign(text))
+    with pytest.raises(ValueError, match="client 2 explained no box of client 4"):
+        altered(evidence, explained=pack(nothing)).fault(played.case)
+
+
+def test_a_dealer_cannot_be_framed_with_too_few_shares_of_its_secret() -> None:
+    """Fewer shares than recover a secret tell nothing, so they do not tell that it is false."""
+    case, rehearsal = whole().case, whole().rehearsal
+    opened = {client: one.self_shares for client, one in rehearsal.opened().items()}
+    dealing = pack(rehearsal.answered(Shares, "share", 0))
+    right = {holder: shares[0] for holder, shares in opened.items() if 0 in shares}
+    threshold = case.members.wired.share_threshold
+    assert len(right) == threshold == 8
+    for count in range(threshold):
+        for place in (0, 1):
+            few = FalseSecret(0, 0, dealing, place, dict(list(right.items())[:count]))
+            with pytest.raises(ValueError, match="a secret takes 8 right shares"):
+                few.fault(case)
+    with pytest.raises(ValueError, match="the secret is what its dealer said"):
+        FalseSecret(0, 0, dealing, 0, right).fault(case)
+
+
+def test_a_dealer_cannot_be_framed_by_taking_its_seed_for_its_key() -> None:
+    """Number -2 is the seed in Python's lists, and was checked like a key."""
+    case, rehearsal = whole().case, whole().rehearsal
+    opened = {client: one.self_shares for client, one in rehearsal.opened().items()}
+    dealing = pack(rehearsal.answered(Shares, "share", 0))
+    right = {holder: shares[0] for holder, shares in opened.items() if 0 in shares}
+    for place in (-2, -1, 2, 3):
+        with pytest.raises(ValueError, match=f"a client has no secret number {place}"):
+            FalseSecret(0, 0, dealing, place, right).fault(case)
+
+
+def test_evidence_with_the_secret_itself_among_its_shares_is_refused() -> None:
+    """Once a sum is open its server knows them; they stand at a point where nothing is weighed."""
+    case, seed = whole().case, whole().transcript.seeds[0]
+    opened = {client: one.self_shares for client, one in whole().rehearsal.opened().items()}
+    dealing = pack(whole().rehearsal.answered(Shares, "share", 0))
+    right = {holder: shares[0] for holder, shares in opened.items() if 0 in shares}
+    pair = shamir.as_bytes(int.from_bytes(seed.seed, "big")) + seed.salt
+    with pytest.raises(ValueError, match="a secret takes 8 right shares"):
+        FalseSecret(0, 0, dealing, 0, {**right, shamir.SECRET: pair}).fault(case)
+
+
+def forged_parcel(me: int, dealer: int) -> Parcel:
+    """What a server deals to a client in another one's name: everything in it fits."""
+    rehearsal = small(True)
+    setup = rehearsal.kept(Shared, "share", me).setup_digest
+    contexts = [secret_context(setup, dealer, secret) for secret in SECRETS]
+    dealt = [shamir.Dealing.of(bytes(32), range(10), 6, context) for context in contexts]
+    seed, key = (dealing.public for dealing in dealt)
+    box = crypto.seal(
+        crypto.fresh(),
+        rehearsal.answered(Advert, "advertise", me).box_key,
+        b"".join(dealing.shares[me] for dealing in dealt),
+        box_context(setup, dealer, me),
+    )
+    return parcel_for((seed, key), me, box, (seed.expected(me), key.expected(me)))
+
+
+def test_a_holder_cannot_be_framed_by_a_server_that_deals_in_anothers_name() -> None:
+    """Client 0 cannot know that client 3 did not make its parcel, and returns what it got.
+
+    But it signed at once what it got, and the dealing that client 3 signed is another one.
+    """
+    rehearsal, me = small(True), small(True).participants[0]
+    delivery = rehearsal.asked(Delivery, "deliver", 0)
+    told = altered(delivery, parcels={**delivery.parcels, 3: forged_parcel(0, 3)})
+    step = me.step(rehearsal.exchange("deliver", 0).before, pack(told))
+    received = unpack_reply(Received, step.reply)
+    assert received is not None
+    assert received.complaints == {}
+    for stage in ("seal", "confirm", "open"):
+        step = me.step(step.state, rehearsal.exchange(stage, 0).request)
+    dealing = pack(rehearsal.answered(Shares, "share", 3))
+    parcels = {dealer: parcel_digest(parcel) for dealer, parcel in delivery.parcels.items()}
+    forged = {dealer: parcel_digest(parcel) for dealer, parcel in told.parcels.items()}
+    adverts = {advert.client: advert for advert in adverts_of(rehearsal)}
+    members = Members.of(rehearsal.around, packed(adverts), adverts)
+    case = Case(members, roster_of(10), final_digest(members.digest, range(10)))
+    for digests in (parcels, forged, {}, {3: parcels[3]}):
+        for signature in (received.signature, b""):
+            one = FalseShare(3, 0, dealing, step.reply, digests, signature)
+            with pytest.raises(ValueError, match="client 0 signed no receipt of these shares"):
+                one.fault(case)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Everything a server knows after a sum, in two sessions of the same clients."""
+
+    dealings: list[bytes]
+    opened: list[bytes]
+    receipts: list[bytes]
+    digests: list[dict[int, bytes]]
+    complaints: list[bytes]
+    explained: list[bytes]
+    pieces: list[tuple[int, int, bytes]]
+    """Holder, place and share."""
+
+    @classmethod
+    def of(cls, *runs: Played) -> Known:
+        known = cls([], [], [], [], [], [], [])
+        for played in runs:
+            known.add(played)
+        return known
+
+    def add(self, played: Played) -> None:
+        for one in played.all_said(Shares, "share").values():
+            self.dealings.append(pack(one))
+        for holder, received in played.all_said(Received, "deliver").items():
+            self.receipts.append(received.signature)
+            self.complaints.extend(received.complaints.values())
+            delivery = played.rehearsal.asked(Delivery, "deliver", holder)
+            self.digests.append({d: parcel_digest(p) for d, p in delivery.parcels.items()})
+        for one in played.all_said(Explained, "explain").values():
+            self.explained.append(pack(one))
+        for holder, one in played.all_said(Opened, "open").items():
+            self.opened.append(pack(one))
+            for place, shares in enumerate((one.self_shares, one.key_shares)):
+                self.pieces.extend((holder, place, share) for share in shares.values())
+
+    def evidence(self) -> st.SearchStrategy[Evidence]:
+        number, dealing = st.integers(-1, 7), st.sampled_from(self.dealings)
+        signature = st.sampled_from([*self.receipts, *self.complaints, b""])
+        secrets = st.dictionaries(number, st.binary(min_size=32, max_size=32), max_size=3)
+        made_up = st.builds(lambda s, word: pack(Explained(s, word)), secrets, signature)
+        pieces = st.lists(st.sampled_from(self.pieces), max_size=8)
+        return st.one_of(
+            st.builds(
+                BadParcel,
+                number,
+                number,
+                dealing,
+                signature,
+                st.sampled_from(self.explained or [b""]) | made_up,
+            ),
+            st.builds(
+                FalseShare,
+                number,
+                number,
+                dealing,
+                st.sampled_from(self.opened),
+                st.sampled_from(self.digests),
+                signature,
+            ),
+            st.builds(
+                lambda dealer, dealing, place, pieces: FalseSecret(
+                    dealer, dealer, dealing, place, {holder: share for holder, _, share in pieces}
+                ),
+                number,
+                dealing,
+                st.integers(-3, 3),
+                pieces,
+            ),
+        )
+
+
+@pytest.mark.parametrize("kind", GUILTY)
+def test_no_mix_of_what_a_server_knows_names_an_innocent(kind: str) -> None:
+    played, guilty = hostile(kind), GUILTY[kind]
+    known = Known.of(played, hostile(kind, b"another session"))
+
+    @settings(deadline=None, max_examples=150)
+    @given(evidence=known.evidence())
+    def mixed(evidence: Evidence) -> None:
+        assert not names_an_innocent(evidence, played, guilty)
+
+    mixed()
+
+
+def matched(played: Played) -> Iterator[Evidence]:
+    """For every dealer and holder what belongs to both, as if somebody had misbehaved."""
+    rehearsal, opened = played.rehearsal, played.all_said(Opened, "open")
+    explained = {c: pack(one) for c, one in played.all_said(Explained, "explain").items()}
+    received = played.all_said(Received, "deliver")
+    for dealer, shares in played.all_said(Shares, "share").items():
+        dealing = pack(shares)
+        for holder in received:
+            delivery = rehearsal.asked(Delivery, "deliver", holder)
+            digests = {d: parcel_digest(p) for d, p in delivery.parcels.items()}
+            for reply in opened.values():
+                receipt = received[holder].signature
+                yield FalseShare(dealer, holder, dealing, pack(reply), digests, receipt)
+            for complaint in (b"", *received[holder].complaints.values()):
+                for word in (b"", *explained.values()):
+                    yield BadParcel(dealer, holder, dealing, complaint, word)
+        for place, kind in enumerate(("self_shares", "key_shares")):
+            given = {c: getattr(reply, kind).get(dealer) for c, reply in opened.items()}
+            pieces = {holder: share for holder, share in given.items() if share}
+            for count in (len(pieces), 4, 3, 1, 0):
+                yield FalseSecret(
+                    dealer, dealer, dealing, place, dict(list(pieces.items())[:count])
+                )
+
+
+@pytest.mark.parametrize("kind", ["nobody", *GUILTY])
+def test_no_evidence_about_honest_clients_stands_up(kind: str) -> None:
+    played, guilty = (whole(), None) if kind == "nobody" else (hostile(kind), GUILTY[kind])
+    found = set()
+    for evidence in matched(played):
+        try:
+            found.add(evidence.fault(played.case))
+        except ValueError:
+            continue
+    assert found == ({guilty} if guilty else set())
+
+
+RECEIPTS: list[Callable[[Received], bytes]] = [
+    lambda _: b"",
+    lambda _: identity(2).sign(b""),
+    lambda received: received.signature[:-1] + b"?",
+]
+
+
+@pytest.mark.parametrize("make", RECEIPTS)
+def test_a_client_that_signs_no_receipt_of_its_parcels_is_left_out(
+    make: Callable[[Received], bytes],
+) -> None:
+    """It could say later that it had got something else."""
+
+    def tamper(stage: str, client: int, reply: bytes) -> bytes:
+        if (stage, client) != ("deliver", 2):
+            return reply
+        received = msgspec.msgpack.decode(reply, type=Received)
+        return pack(altered(received, signature=make(received)))
+
+    rehearsal = Rehearsal(round_of(7, dropout=2), with_roster=True, tamper_reply=tamper)
+    assert rehearsal.total().survivors == (0, 1, 3, 4, 5, 6)
