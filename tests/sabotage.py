@@ -220,6 +220,12 @@ def evaluation_in_the_process() -> None:
     setattr(endpoint, "evaluated", lambda evaluate, _until, _length: evaluate())  # noqa: B010
 
 
+def endless_pricing() -> None:
+    """Whatever is asked is priced, however long that takes."""
+    for module, name in ((accounting, "MOST_WORK"), (events, "MOST_DISTANCES")):
+        setattr(module, name, float("inf"))
+
+
 def trusting_client() -> None:
     """A client believes whatever the server says about numbers, noise and the threshold."""
     begin = endpoint.Endpoint.handle
@@ -526,6 +532,11 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             forgotten_reply,
             "flower/test_failures.py::test_a_message_that_is_lost_comes_again[seal-reply]",
+        ),
+        (
+            endless_pricing,
+            "test_small_questions.py::"
+            "test_a_question_is_refused_or_priced_with_little_work[many ranks, much noise]",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (

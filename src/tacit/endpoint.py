@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct, structs
 
+from tacit.privacy.accounting import spent
 from tacit.privacy.events import Event, Unprotected
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanisms import Mechanism, Participation, mechanism_of
@@ -189,16 +190,19 @@ class Endpoint:
             raise Refused(f"a sum without noise is {ENCRYPTED!r} or not at all")
         if asked.at_least is not None and asked.secure != ENCRYPTED:
             raise Refused(f"only a sum of the kind {ENCRYPTED!r} opens what reaches a threshold")
-        mechanism = self._mechanism(asked)
-        if mechanism.share_noise < self.least_noise:
-            raise Refused(
-                f"each client would add noise of {mechanism.share_noise:g} squared distances of "
-                f"answers; this client adds {self.least_noise:g} at least"
-            )
         try:
+            mechanism = self._mechanism(asked)
+            if mechanism.share_noise < self.least_noise:
+                raise Refused(
+                    f"each client would add noise of {mechanism.share_noise:g} squared distances "
+                    f"of answers; this client adds {self.least_noise:g} at least"
+                )
+            spent(mechanism.event, self.ledger.budget.delta)  # alone, as it will be recorded
             self.ledger.check(mechanism.event, "answer")
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
+        except (ValueError, OverflowError) as error:
+            raise Refused(f"the question cannot be priced: {error}") from None
         return mechanism
 
     def _continue(

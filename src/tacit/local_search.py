@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 OPTUNA_SAMPLERS = ("tpe", "gp", "nsga-ii")
 SAMPLERS = (*SAMPLINGS, *OPTUNA_SAMPLERS)
-MOST_TRIALS = 1_000_000
+MOST_TRIALS = 100_000
+"""Candidates that all clients try: a small question must not ask for an endless answer."""
 
 
 class LocalSearch(Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from tacit.privacy.events import (
     from_json,
     to_json,
 )
+from tacit.privacy.skellam import FloatArray
 from tests.brute_force import hockey_stick, noisy, skellam_pmf
 
 DELTA = 1e-5
@@ -162,9 +163,9 @@ def test_a_nearly_free_release_is_priced_on_a_modest_grid(
     intervals: list[float] = []
     real = events._shift_pld
 
-    def watched(variance: float, distance: int, interval: float) -> object:
+    def watched(table: FloatArray, distance: int, interval: float, least: int) -> object:
         intervals.append(interval)
-        return real(variance, distance, interval)
+        return real(table, distance, interval, least)
 
     monkeypatch.setattr(events, "_shift_pld", watched)
     release = SkellamRelease(((1, 2),), 2 / mu**2)

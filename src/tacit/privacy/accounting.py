@@ -42,12 +42,22 @@ RUNS_ERROR = 2.0**-40
 RDP_ORDERS: tuple[int, ...] = (*range(2, 65), 72, 80, 96, 128, 192, 256, 512, 1024)
 """Integers, because the published Skellam bound is stated for those."""
 
+MOST_WORK = 3e7
+"""What pricing may take, in entries of tables, grids and convolutions: a few seconds."""
+
+MOST_RELEASES = 1_000
+"""Different releases that are priced together; how often each happens does not matter."""
+
 LEAST_DELTA, LARGEST_DELTA = 1e-10, 0.1
 LEAST_EPSILON, LARGEST_EPSILON = 1e-3, 30.0
 
 _INTERVALS_PER_EPSILON = 1e4
 # What floating-point convolution may lose: on the delta actually aimed at, so never optimistic.
 _RELATIVE_SLACK, _ABSOLUTE_SLACK = 1e-6, 1e-14
+
+
+class TooLargeToPrice(ValueError):
+    """Pricing would take too long, so whatever would be priced is not to happen."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,9 @@ def spent(event: Event, delta: float) -> Guarantee:
     S: ``P'(S) <= P(S) + t <= exp(e) Q(S) + d + t <= exp(e) Q'(S) + d + (1 + exp(e)) t``. So we ask
     the ideal release for ``delta - (1 + exp(e)) t``.
 
+    Raises:
+        TooLargeToPrice: before any work, where there would be too much of it.
+
     >>> vote = SkellamRelease(((1, 10),), variance=139.0)
     >>> round(spent(vote, delta=1e-5).epsilon, 3)
     0.999
@@ -102,6 +115,11 @@ def spent(event: Event, delta: float) -> Guarantee:
         exact_sums = open_to_all == {EXACT_SUM}
         reason = "sums were opened without noise" if exact_sums else "answers were sent in clear"
         return Guarantee(math.inf, delta, f"none: {reason}")
+    if len(counts) > MOST_RELEASES:
+        raise TooLargeToPrice(
+            f"{len(counts)} different releases would be priced together; allowed are up to "
+            f"{MOST_RELEASES}: ask questions that were asked before, with the same noise"
+        )
     exact = {release: n for release, n in counts.items() if isinstance(release, SkellamRelease)}
     bounded: dict[Release, int] = {
         release: n for release, n in counts.items() if not isinstance(release, SkellamRelease)
@@ -119,16 +137,15 @@ def spent(event: Event, delta: float) -> Guarantee:
         return Guarantee(
             cost(loss.get_epsilon_for_delta), delta, "exact worst pair, privacy-loss distribution"
         )
+    curve = _rdp_curve(counts)
     everything = Guarantee(
-        cost(lambda ideal: _rdp_epsilon(counts, ideal)), delta, "Rényi divergences", **level
+        cost(lambda ideal: _rdp_epsilon(curve, ideal)), delta, "Rényi divergences", **level
     )
     if not exact:
         return everything
-    loss = privacy_loss(exact, delta / 2)
+    loss, rest = privacy_loss(exact, delta / 2), _rdp_curve(bounded)
     added = Guarantee(
-        cost(
-            lambda ideal: loss.get_epsilon_for_delta(ideal / 2) + _rdp_epsilon(bounded, ideal / 2)
-        ),
+        cost(lambda ideal: loss.get_epsilon_for_delta(ideal / 2) + _rdp_epsilon(rest, ideal / 2)),
         delta,
         "mixed kinds: delta split in halves, epsilons added "
         "(privacy-loss distribution + Rényi divergences)",
@@ -142,13 +159,18 @@ def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyL
 
     A Gaussian of the same variance tells the scale of epsilon; where it is far too large, as with
     very little noise, the epsilon found on the coarse grid sets a finer one. An epsilon much
-    smaller than the spread of the loss itself (a nearly free release) needs no finer grid.
+    smaller than the spread of the loss itself (a nearly free release) needs no finer grid. Whoever
+    asks decides what is priced, so the work is estimated before any of it is done.
     """
     squared = sum(n * release.squared_distance for release, n in counts.items())
     coordinates = sum(n * c for release, n in counts.items() for _, c in release.shifts)
     steps = max(_INTERVALS_PER_EPSILON, 100 * math.sqrt(coordinates))
+    if not math.isfinite(squared):
+        least = min(release.variance for release in counts)
+        raise TooLargeToPrice(f"noise of variance {least:.3g} is too little to be priced: add more")
 
     def composed(scale: float) -> PrivacyLossDistribution:
+        _check_work(counts, scale / steps)
         parts = (part for release, n in counts.items() for part in release.plds(n, scale / steps))
         return reduce(lambda total, part: total.compose(part), parts)
 
@@ -157,6 +179,26 @@ def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyL
     loss = composed(scale)
     better = max(loss.get_epsilon_for_delta(delta), finest)
     return loss if better > scale / 2 else composed(better)
+
+
+def _check_work(counts: Mapping[SkellamRelease, int], interval: float) -> None:
+    """Refuse to price what would take too many entries on a grid of this interval.
+
+    Beside the entries of every release, each distance is convolved into a total that reaches about
+    ten deviations of the loss to either side of its mean.
+    """
+    drift = sum(n * release.drift for release, n in counts.items())
+    total = (2 * drift + 20 * math.sqrt(2 * drift)) / interval
+    distances = sum(len(release.shifts) for release in counts)
+    work = distances * total + sum(release.entries(interval) for release in counts)
+    if not work <= MOST_WORK:
+        furthest = max(release.shifts[-1][0] for release in counts)
+        variance = max(release.variance for release in counts)
+        raise TooLargeToPrice(
+            f"exact pricing would take {work:.3g} entries of tables, of {distances} distances up "
+            f"to {furthest} under noise of variance up to {variance:.3g}; allowed are "
+            f"{MOST_WORK:.3g}: rank fewer candidates, or count in coarser steps"
+        )
 
 
 def rdp(event: Event) -> dict[int, float]:
@@ -216,7 +258,7 @@ def ideal_epsilon(event: Event, delta: float) -> float:
 
     For comparisons beyond what a :class:`Budget` admits; nothing is certified there.
     """
-    return _rdp_epsilon(releases(event), delta)
+    return _rdp_epsilon(_rdp_curve(releases(event)), delta)
 
 
 def ideal_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
@@ -267,10 +309,10 @@ def _rdp_curve(counts: Mapping[Release, int]) -> list[float]:
     return [float(sum(at_order)) for at_order in zip(*curves, strict=True)]
 
 
-def _rdp_epsilon(counts: Mapping[Release, int], delta: float) -> float:
+def _rdp_epsilon(curve: list[float], delta: float) -> float:
     from dp_accounting.rdp import compute_epsilon
 
-    return float(compute_epsilon(list(RDP_ORDERS), _rdp_curve(counts), delta)[0])
+    return float(compute_epsilon(list(RDP_ORDERS), curve, delta)[0])
 
 
 def _within(name: str, value: float, least: float, largest: float) -> None:

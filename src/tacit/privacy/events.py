@@ -28,8 +28,13 @@ Shifts = tuple[tuple[int, int], ...]
 EXACT_SUM = "a sum without noise"
 """What is unprotected although no single answer was seen."""
 
+MOST_DISTANCES = 1_000
+"""Different distances of the coordinates of one worst pair: each is priced on its own."""
+
 _LOG_NEGLIGIBLE = math.log(1e-22)
-_LONGEST_RENYI_SUM = 20_000
+_LONGEST_RENYI_SUM = 100_000
+_SPARSE = 1_000
+"""For a grid up to this long, dp-accounting computes its length to the power of compositions."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,11 @@ class SkellamRelease:
 
     def __post_init__(self) -> None:
         _positive("variance", self.variance)
+        if len(self.shifts) > MOST_DISTANCES:
+            raise ValueError(
+                f"the worst pair of answers differs by {len(self.shifts)} different distances; "
+                f"allowed are up to {MOST_DISTANCES}: rank fewer candidates"
+            )
         merged: Counter[int] = Counter()
         for distance, coordinates in self.shifts:
             if distance < 1 or coordinates < 1:
@@ -71,13 +81,22 @@ class SkellamRelease:
         """Squared L2 distance of the worst pair over the variance: a Gaussian's mu squared."""
         return sum(count * distance**2 for distance, count in self.shifts) / self.variance
 
+    @property
+    def drift(self) -> float:
+        """About the mean of the privacy loss, and about half of its variance."""
+        return sum(
+            count * distance * math.asinh(distance / self.variance) / 2
+            for distance, count in self.shifts
+        )
+
     def rdp(self, orders: Sequence[int]) -> FloatArray:
         """The Rényi divergence of the worst pair, summed over its coordinates.
 
-        Where shifts are so large that the sum over outcomes would be long, the published bound of
-        :class:`SkellamNormRelease` stands in, which is never smaller.
+        Where the sums over outcomes would be long, because shifts are large or the noise is, the
+        published bound of :class:`SkellamNormRelease` stands in, which is never smaller.
         """
-        if max(orders) * self.shifts[-1][0] > _LONGEST_RENYI_SUM:
+        outcomes = [self._reach + max(orders) * distance for distance, _ in self.shifts]
+        if sum(outcomes) > _LONGEST_RENYI_SUM:
             l1 = float(sum(count * distance for distance, count in self.shifts))
             l2 = math.sqrt(self.squared_distance * self.variance)
             return SkellamNormRelease(l1, l2, self.variance).rdp(orders)
@@ -91,9 +110,28 @@ class SkellamRelease:
 
     def plds(self, times: int, interval: float) -> Iterator[PrivacyLossDistribution]:
         """For each distance the PLD of all its coordinates, in so many releases, pessimistic."""
+        furthest, largest = self._reach, self.shifts[-1][0]
+        table = log_pmf(self.variance, furthest + largest)
         for distance, count in self.shifts:
-            one_coordinate = _shift_pld(self.variance, distance, interval)
-            yield one_coordinate.self_compose(times * count)
+            least = _SPARSE + 1 if times * count > _SPARSE else 1
+            reached = table[: furthest + distance + 1]
+            yield _shift_pld(reached, distance, interval, least).self_compose(times * count)
+
+    def entries(self, interval: float) -> float:
+        """At most how many entries of tables and of grids :meth:`plds` makes.
+
+        A grid has to reach from the least to the largest loss. Bessel functions of neighbouring
+        orders have ``log I_{k-1}(v) / I_k(v) < asinh(k / v)``, so no outcome of the table has a
+        loss beyond ``distance asinh((furthest + distance) / v)`` on either side.
+        """
+        furthest, largest = self._reach, self.shifts[-1][0]
+        losses = sum(d * math.asinh((furthest + d) / self.variance) for d, _ in self.shifts)
+        return furthest + largest + 2 * furthest * len(self.shifts) + 2 * losses / interval
+
+    @property
+    def _reach(self) -> int:
+        """The furthest outcome that is not counted as an infinite loss."""
+        return reach(self.variance, _LOG_NEGLIGIBLE)
 
 
 @dataclass(frozen=True)
@@ -339,9 +377,8 @@ def from_json(data: Mapping[str, Any]) -> Event:
 def compose(events: Iterable[Event]) -> Event:
     """All of them as one event, identical releases counted rather than listed."""
     counts = sum((releases(event) for event in events), Counter())
-    return Composed(
-        tuple(release if n == 1 else Repeated(release, n) for release, n in counts.items())
-    )
+    parts = tuple(release if n == 1 else Repeated(release, n) for release, n in counts.items())
+    return parts[0] if len(parts) == 1 else Composed(parts)
 
 
 def _positive(name: str, value: float) -> None:
@@ -349,21 +386,24 @@ def _positive(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a finite number above 0")
 
 
-def _shift_pld(variance: float, distance: int, interval: float) -> PrivacyLossDistribution:
+def _shift_pld(
+    table: FloatArray, distance: int, interval: float, least: int
+) -> PrivacyLossDistribution:
     """The PLD of one coordinate shifted by ``distance``, on a grid of losses, never optimistic.
 
-    An outcome with probabilities p and q under the two neighbours has loss ``log p/q``, which falls
-    between two grid points. We split the outcome into two, one at each grid point, with the same
-    total p and the same total q. Merging them again is post-processing, so the split pair is at
-    least as revealing as the true one ("Connect the Dots", Doroshenko et al. 2022); the error is of
-    second order in the interval, where rounding every loss up would be of first order. What lies
-    beyond the table counts as a loss of infinity.
+    ``table`` holds the logarithms of the noise's probabilities, ``distance`` places further than
+    outcomes are looked at; the grid has ``least`` places at least. An outcome with probabilities p
+    and q under the two neighbours has loss ``log p/q``, which falls between two grid points. We
+    split the outcome into two, one at each grid point, with the same total p and the same total q.
+    Merging them again is post-processing, so the split pair is at least as revealing as the true
+    one ("Connect the Dots", Doroshenko et al. 2022); the error is of second order in the interval,
+    where rounding every loss up would be of first order. What lies beyond the table counts as a
+    loss of infinity.
     """
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    furthest = reach(variance, _LOG_NEGLIGIBLE)
+    furthest = len(table) - 1 - distance
     outcome = np.arange(-furthest, furthest + 1)
-    table = log_pmf(variance, furthest + distance)
     log_p = table[np.abs(outcome)]
     loss = (log_p - table[np.abs(outcome - distance)]) / interval
     below = np.floor(loss)
@@ -371,7 +411,7 @@ def _shift_pld(variance: float, distance: int, interval: float) -> PrivacyLossDi
     mass = np.exp(log_p)
     slot = below.astype(np.int64)
     lowest = int(slot.min())
-    size = int(slot.max()) - lowest + 2
+    size = max(int(slot.max()) - lowest + 2, least)
     probabilities = np.bincount(slot - lowest, mass * (1 - upper_part), size)
     probabilities += np.bincount(slot - lowest + 1, mass * upper_part, size)
     return PrivacyLossDistribution.create_from_rounded_probability(
