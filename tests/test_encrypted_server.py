@@ -23,7 +23,7 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.mechanisms import mechanism_of
 from tacit.query import Ballot
 from tacit.report import write_run
-from tacit.result import ENCRYPTED_SERVER, GRAPH_SERVER, SIGNED_SERVER, Result
+from tacit.result import ENCRYPTED_SERVER, SIGNED_SERVER, Result
 from tacit.secure.bfv import Ciphertext, PublicKey
 from tacit.secure.crypto import digest
 from tacit.secure.encrypted import Session
@@ -143,7 +143,6 @@ def test_no_result_or_page_of_an_encrypted_sum_claims_more(
     assert len(pages) == 3
     for text in (told, *pages):
         assert SIGNED_SERVER not in text
-        assert GRAPH_SERVER not in text
         assert "deviate" not in text
         assert "genuine" not in text
         assert "clients held no roster" not in text

@@ -8,6 +8,7 @@ import pytest
 
 from tacit.bench import secure_sum
 from tacit.bench.secure_sum import HOSTILE, LOSSY, QUIET
+from tacit.federation import LocalChannel
 from tacit.journal import Journal
 
 
@@ -60,7 +61,7 @@ def test_growth_is_taken_between_the_large_sizes(tmp_path: Path) -> None:
     assert growth["links_ratio"] == 4.5
 
 
-class Echo(secure_sum.LocalChannel):
+class Echo(LocalChannel):
     """Answers what it is asked, and counts."""
 
     asked = 0
@@ -74,7 +75,7 @@ def test_a_lossy_channel_loses_messages_in_both_directions_and_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half of the messages are lost, drawn from a seed: a quarter answers, then a quarter more."""
-    monkeypatch.setattr(secure_sum.LocalChannel, "ask", Echo.ask)
+    monkeypatch.setattr(LocalChannel, "ask", Echo.ask)
     channel = secure_sum.LossyChannel([], loss=0.5, fate=random.Random(1))
     replies = channel.ask("share", dict.fromkeys(range(1000), b"?"))
     assert 400 < len(replies) < 475, "1 - (3/4)^2 of 1000"
