@@ -19,9 +19,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit import dp_training, endpoint, federation, oracles, query, updates
+from tacit import dp_training, endpoint, federation, oracles, query, sessions, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
-from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
+from tacit.secure import (
+    crypto,
+    graph,
+    masks,
+    multiparty,
+    opening,
+    protocol,
+    ring,
+    setup,
+    shamir,
+)
 from tacit.tuners import selection
 
 
@@ -267,6 +277,27 @@ def claims_before_signatures() -> None:
     setattr(wire.Envelope, "is_signed", lambda *_: True)  # noqa: B010
 
 
+def ring_unchecked() -> None:
+    """Clients take any list of survivors that is long enough, wherever the ring is thin."""
+    setattr(graph.Wiring, "thin", lambda *_: False)  # noqa: B010
+
+
+def lists_unbound() -> None:
+    """Masks and signatures are for the session, not for the final list of members."""
+    for module in (masks, opening):
+        setattr(module, "final_digest", lambda setup, _members: setup)  # noqa: B010
+
+
+def shares_unproven() -> None:
+    """A share with its hash is taken for right, on whatever polynomial it lies."""
+    setattr(shamir, "fits", lambda *_: True)  # noqa: B010
+
+
+def endless_draws() -> None:
+    """A server may begin sums, look at the order and give them up as often as it likes."""
+    setattr(sessions.Sessions, "begin", lambda *_: None)  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
@@ -345,6 +376,28 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "flower/test_members.py::"
             "test_an_outsider_that_names_a_members_number_costs_nobody_anything"
             "[True-another federation's]",
+        ),
+        (
+            ring_unchecked,
+            "secure/test_cut_ring.py::"
+            "test_clients_refuse_lists_that_would_cut_a_stretch_out_of_the_ring"
+            "[seal-confirm-survivors-True]",
+        ),
+        (
+            lists_unbound,
+            "secure/test_lying_server.py::test_nobody_is_opened_who_was_told_of_other_members"
+            "[False-ring]",
+        ),
+        (
+            shares_unproven,
+            "secure/test_shamir.py::"
+            "test_a_dealer_of_shares_that_fit_no_polynomial_cannot_make_them_all_right"
+            "[one more degree]",
+        ),
+        (
+            endless_draws,
+            "secure/test_cut_ring.py::"
+            "test_a_server_that_draws_the_order_again_and_again_is_stopped_by_every_client",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
