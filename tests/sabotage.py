@@ -36,6 +36,7 @@ from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import (
     crypto,
     evidence,
+    graph,
     masks,
     messages,
     multiparty,
@@ -375,11 +376,6 @@ def obliging_dealer() -> None:
     setattr(masks.MaskedParticipant, "_explain", explain)  # noqa: B010
 
 
-def unlimited_sessions() -> None:
-    """A client begins as many sums as a server likes, opened or not."""
-    setattr(sessions.Sessions, "_unopened", lambda _self: {})  # noqa: B010
-
-
 def forgotten_reply() -> None:
     """A request whose reply was lost is refused when it comes again."""
     real = endpoint.Endpoint.handle
@@ -390,6 +386,27 @@ def forgotten_reply() -> None:
         return real(self, endpoint.encode(kept) if kept else state, request)
 
     setattr(endpoint.Endpoint, "handle", handle)  # noqa: B010
+
+
+def ring_unchecked() -> None:
+    """Clients take any list of survivors that is long enough, wherever the ring is thin."""
+    setattr(graph.Wiring, "thin", lambda *_: False)  # noqa: B010
+
+
+def lists_unbound() -> None:
+    """Masks and signatures are for the session, not for the final list of members."""
+    for module in (masks, opening):
+        setattr(module, "final_digest", lambda setup, _members: setup)  # noqa: B010
+
+
+def shares_unproven() -> None:
+    """A share with its hash is taken for right, on whatever polynomial it lies."""
+    setattr(shamir, "fits", lambda *_: True)  # noqa: B010
+
+
+def endless_draws() -> None:
+    """A server may begin sums, look at the order and give them up as often as it likes."""
+    setattr(sessions.Sessions, "begin", lambda *_: None)  # noqa: B010
 
 
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
@@ -526,10 +543,6 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_a_server_cannot_collect_shares_by_having_honest_clients_complain_about_forgeries",
         ),
         (
-            unlimited_sessions,
-            "test_sessions.py::test_sums_that_never_opened_are_limited_to_so_many_a_day",
-        ),
-        (
             forgotten_reply,
             "flower/test_failures.py::test_a_message_that_is_lost_comes_again[seal-reply]",
         ),
@@ -537,6 +550,28 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             endless_pricing,
             "test_small_questions.py::"
             "test_a_question_is_refused_or_priced_with_little_work[many ranks, much noise]",
+        ),
+        (
+            ring_unchecked,
+            "secure/test_cut_ring.py::"
+            "test_clients_refuse_lists_that_would_cut_a_stretch_out_of_the_ring"
+            "[seal-confirm-survivors-True]",
+        ),
+        (
+            lists_unbound,
+            "secure/test_lying_server.py::test_nobody_is_opened_who_was_told_of_other_members"
+            "[False-ring]",
+        ),
+        (
+            shares_unproven,
+            "secure/test_shamir.py::"
+            "test_a_dealer_of_shares_that_fit_no_polynomial_cannot_make_them_all_right"
+            "[one more degree]",
+        ),
+        (
+            endless_draws,
+            "secure/test_cut_ring.py::"
+            "test_a_server_that_draws_the_order_again_and_again_is_stopped_by_every_client",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (

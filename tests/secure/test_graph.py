@@ -169,6 +169,17 @@ def test_thin_is_what_counting_every_window_finds(data: st.DataObject, size: int
     assert wired.thin(order, everybody) == (reach <= hidden)
 
 
+@pytest.mark.parametrize("start", range(12))
+def test_one_thin_window_is_found_wherever_it_is(start: int) -> None:
+    """Two of five are present, and both its ends are gone, so every other window has more."""
+    order, wired = tuple(range(12)), Wiring(10, 5, reach=5, hidden=2)
+    gone = {(start + step) % 12 for step in (0, 2, 4)}
+    present = set(order) - gone
+    assert [len(window & present) for window in windows(order, 5)].count(2) == 1
+    assert wired.thin(order, present)
+    assert not wired.thin(order, present | {(start + 2) % 12})
+
+
 def is_connected(among: Collection[int], near: dict[int, set[int]]) -> bool:
     left = set(among)
     frontier = {min(left)} if left else set()

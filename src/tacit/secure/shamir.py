@@ -57,7 +57,7 @@ class Public:
     """Of every holder's pair, and at :data:`SECRET` of the pair at 0."""
     proof: bytes
     """The coefficients of F, the highest first."""
-    _known: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[int, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def threshold(self) -> int:
