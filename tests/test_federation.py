@@ -141,6 +141,12 @@ def test_a_client_pays_from_its_own_ledger_over_several_rounds() -> None:
             encode(Continue(VERSION + 1, b"s" * SESSION_BYTES, b"")),
             f"version {VERSION + 1}; this client has {VERSION}",
         ),
+        (
+            # A question as version 3 asked it, when drop-out and colluding were fractions.
+            request(version=3, dropout=0.2, colluding=0.1),
+            f"the message has version 3; this client has {VERSION}",
+        ),
+        (encode([2, 3, b"s" * SESSION_BYTES]), f"version 3; this client has {VERSION}"),
         (encode(Continue(VERSION, b"s", b"")), "32 bytes"),
         (encode(Continue(VERSION, b"s" * SESSION_BYTES, b"")), "no sum is under way"),
         (request(secure="plain"), "this client takes 'masks'"),
@@ -328,3 +334,14 @@ def test_a_prepaid_question_that_was_cut_off_is_paid_for_again(tmp_path: Path) -
     assert len(ledger) == 1  # the run is known: what it prepaid is not prepaid twice
     again.sum(BALLOT, "vote")
     assert len(ledger) == 2  # but that question was out
+
+
+def test_a_state_of_another_version_is_as_good_as_none() -> None:
+    """As after an update between two stages: the old sum is lost, a new question is answered."""
+    endpoint = channel(federation([likes(0.5)] * 5)).endpoints[0]
+    old = encode([b"question", 3, b"state of a sum"])
+    with pytest.raises(Refused, match="no sum is under way"):
+        endpoint.handle(old, encode(Continue(VERSION, b"s" * SESSION_BYTES, b"")))
+    state, reply = endpoint.handle(old, request())
+    assert state
+    assert reply

@@ -138,9 +138,10 @@ class Endpoint:
         try:
             message = _requests.decode(request)
         except (msgspec.DecodeError, RecursionError) as error:
+            _check_version(request)
             raise Refused(f"the message cannot be read: {error}") from None
         if message.version != VERSION:
-            raise Refused(f"the message has version {message.version}; this client has {VERSION}")
+            raise _other_version(message.version)
         if len(message.session) != SESSION_BYTES:
             raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(message.session)}")
         waiting, asked_again = _waiting(state), digest(b"question", request)
@@ -303,6 +304,21 @@ def _waiting(state: bytes) -> Waiting | None:
         return msgspec.msgpack.decode(state, type=Waiting) if state else None
     except msgspec.DecodeError:
         return None
+
+
+def _check_version(request: bytes) -> None:
+    """Refuse a message of another version for that, whatever else differs."""
+    try:
+        _tag, version, *_ = msgspec.msgpack.decode(request, type=list[msgspec.Raw])
+        found = msgspec.msgpack.decode(version, type=int)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return
+    if found != VERSION:
+        raise _other_version(found)
+
+
+def _other_version(found: int) -> Refused:
+    return Refused(f"the message has version {found}; this client has {VERSION}")
 
 
 def _terms(participation: Participation) -> str:

@@ -10,6 +10,7 @@ of the sum under way::
     roster.toml     the roster (made by `tacit roster make`)
     ledger.sqlite   the member's own budget and spending (made by `tacit ledger create`)
     receipts/       what it took part in, signed
+    sessions        sums that were begun, and which of them opened
     state           of the sum under way; written before the reply leaves, so that no crash makes
                     it answer twice
 """
@@ -36,6 +37,7 @@ from tacit.receipts import Receipt
 from tacit.secure.crypto import digest
 from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS, Refused
 from tacit.secure.roster import Identity, Roster
+from tacit.sessions import Sessions
 
 KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
 _PREFIX = "tacit-ed25519"
@@ -198,6 +200,11 @@ class Member:
     def keep(self, receipt: Receipt) -> None:
         """Keep a receipt."""
         receipt.keep(self.folder / "receipts")
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sums that this member began, and which of them opened."""
+        return Sessions(self.folder / "sessions")
 
     @contextmanager
     def state(self) -> Iterator[StateFile]:

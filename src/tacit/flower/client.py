@@ -136,6 +136,7 @@ def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bo
         secure=member.membership.secure,
         trains=trains,
         punctual=True,
+        sessions=member.sessions,
         on_release=member.keep,
     )
 
