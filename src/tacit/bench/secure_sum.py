@@ -46,7 +46,7 @@ QUICK_SIZES = (50, 100)
 LOSSY_SUMS = {100: 100, 250: 100, 1000: 100}
 QUICK_LOSSY_SUMS = {50: 5, 100: 3}
 """How many sums with lost messages, by number of clients."""
-QUIET, LOSSY, HOSTILE = "nothing goes wrong", "2 % of messages lost", "one member deals junk"
+QUIET, LOSSY, HOSTILE = "quiet", "2 % lost", "one hostile"
 SETTINGS = (QUIET, LOSSY, HOSTILE)
 LOSS, DROPOUT, TRIES = 0.02, 0.2, 2
 CANDIDATES, VOTES = 100, 5

@@ -315,16 +315,7 @@ def print_encrypted(result: dict[str, Any]) -> None:
 def print_secure_sum(result: dict[str, Any]) -> None:
     """What the benchmark of the secure sum measured."""
     table = Table(title=f"One masked sum of {result['candidates']} integers a client, in process")
-    names = (
-        "clients",
-        "setting",
-        "in the sum",
-        "neighbours",
-        "core-s",
-        "peak MB",
-        "up kB",
-        "down kB",
-    )
+    names = ("clients", "setting", "in sum", "links", "core-s", "peak MB", "up kB", "down kB")
     for name in names:
         table.add_column(name, justify="left" if name == "setting" else "right")
     for point in result["points"]:
