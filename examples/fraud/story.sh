@@ -35,8 +35,9 @@ echo "3. They vote, and train with the winner; the report is written"
 tacit tune "$here/plan.toml" --set "federation.clients=$clients" --set "search.candidates=$candidates" \
   --set "privacy.epsilon=$epsilon" --out "$folder/run"
 
-echo "4. An auditor compares the server's ledger with what the banks signed"
-tacit ledger verify "$TACIT_HOME/ledgers/banks.sqlite" --receipts "$folder/run/members" --roster "$folder/roster.toml"
+echo "4. An auditor compares the server's ledger with what the banks signed, and adds up their sealed votes again"
+tacit ledger verify "$TACIT_HOME/ledgers/banks.sqlite" --receipts "$folder/run/members" --roster "$folder/roster.toml" \
+  --transcript "$folder/run/transcripts"
 
 echo "5. The budget is spent: the same question again is refused before any bank is asked"
 if tacit tune "$here/plan.toml" --set "federation.clients=$clients" --set "search.candidates=$candidates" \

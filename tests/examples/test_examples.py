@@ -116,5 +116,6 @@ def test_the_story_of_the_banks(fraud_data: Path, tmp_path: Path) -> None:
     assert "All is well." in done.stdout
     assert re.search(r"line 2: 3 client\(s\) signed for it", done.stdout)
     assert "receipt(s) checked: all agree." in done.stdout
+    assert "transcript(s) checked: all agree." in done.stdout
     assert "above the budget of 8" in done.stderr
     assert (tmp_path / "banks" / "run" / "report.html").is_file()

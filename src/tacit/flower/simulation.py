@@ -181,6 +181,7 @@ def _federation(grid: Grid, parts: Parts) -> Federation:
         parts.ledger(),
         journal.pieces[RUN],
         journal=journal,
+        transcripts=parts.out / "transcripts" if roster else None,
         secure=terms.secure,
         timeout=terms.timeout,
         deadline=terms.deadline,
