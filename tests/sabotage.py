@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit import dp_training, endpoint, federation, oracles, query, updates
+from tacit import dp_training, endpoint, federation, membership, oracles, query, updates
 from tacit.privacy import accounting, bounds, events, ledger, mechanisms
 from tacit.secure import crypto, masks, multiparty, opening, protocol, ring, setup
 from tacit.tuners import selection
@@ -156,6 +156,16 @@ def endless_pricing() -> None:
     """Whatever is asked is priced, however long that takes."""
     for module, name in ((accounting, "MOST_WORK"), (events, "MOST_DISTANCES")):
         setattr(module, name, float("inf"))
+
+
+def unlocked_folder() -> None:
+    """Others may write to a member's folder."""
+    setattr(membership, "exposures", lambda _folder: [])  # noqa: B010
+
+
+def any_ledger() -> None:
+    """A member spends from whatever ledger is in its folder."""
+    setattr(membership.Member, "__post_init__", lambda _self: None)  # noqa: B010
 
 
 def trusting_client() -> None:
@@ -313,6 +323,12 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_small_questions.py::"
             "test_a_question_is_refused_or_priced_with_little_work[many ranks, much noise]",
         ),
+        (
+            unlocked_folder,
+            "test_membership.py::test_a_file_that_others_can_reach_is_refused"
+            "[ledger.sqlite-438-600]",
+        ),
+        (any_ledger, "test_membership.py::test_a_ledger_of_another_federation_is_refused"),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
             trusting_client,
