@@ -168,6 +168,35 @@ def any_ledger() -> None:
     setattr(membership.Member, "__post_init__", lambda _self: None)  # noqa: B010
 
 
+def folderless_node() -> None:
+    """A node without a folder has a new budget with every message."""
+    from tacit.flower import client
+
+    setattr(client, "own_member", lambda _config: None)  # noqa: B010
+
+
+def budget_by_number() -> None:
+    """A node's own folder is called as the server likes."""
+    from tacit.flower import client
+
+    real = client._member
+
+    def by_number(context: Any, *, require_member: bool) -> Any:
+        context.node_config["number"] = context.node_id
+        return real(context, require_member=require_member)
+
+    setattr(client, "_member", by_number)  # noqa: B010
+
+
+def any_node_is_a_member() -> None:
+    """A node that demands a roster answers without."""
+    from tacit.flower import client
+
+    real = client._member
+    unasked = lambda context, **_: real(context, require_member=False)  # noqa: E731
+    setattr(client, "_member", unasked)  # noqa: B010
+
+
 def trusting_client() -> None:
     """A client believes whatever the server says about numbers, noise and the threshold."""
     begin = endpoint.Endpoint.handle
@@ -329,6 +358,19 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "[ledger.sqlite-438-600]",
         ),
         (any_ledger, "test_membership.py::test_a_ledger_of_another_federation_is_refused"),
+        (
+            folderless_node,
+            "flower/test_folderless.py::test_models_of_dp_sgd_leave_until_the_budget_is_spent",
+        ),
+        (
+            budget_by_number,
+            "flower/test_folderless.py::"
+            "test_the_server_cannot_give_a_node_another_budget_with_another_number",
+        ),
+        (
+            any_node_is_a_member,
+            "flower/test_folderless.py::test_a_node_that_demands_a_roster_answers_nothing_without",
+        ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (
             trusting_client,

@@ -75,12 +75,16 @@ class Problem:
     found: str
 
 
+def home() -> Path:
+    """Where Tacit keeps what outlasts a run: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
+    named = os.environ.get("TACIT_HOME")
+    return Path(named) if named else Path.home() / ".local" / "share" / "tacit"
+
+
 def ledger_path(federation: str) -> Path:
-    """Where a federation's ledger lives: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
+    """Where a federation's ledger lives, below :func:`home`."""
     check_name(federation)
-    home = os.environ.get("TACIT_HOME")
-    base = Path(home) if home else Path.home() / ".local" / "share" / "tacit"
-    return base / "ledgers" / f"{federation}.sqlite"
+    return home() / "ledgers" / f"{federation}.sqlite"
 
 
 class Ledger:
