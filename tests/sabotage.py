@@ -24,6 +24,7 @@ from tacit import (
     dp_training,
     endpoint,
     federation,
+    membership,
     oracles,
     query,
     result,
@@ -225,6 +226,45 @@ def endless_pricing() -> None:
     """Whatever is asked is priced, however long that takes."""
     for module, name in ((accounting, "MOST_WORK"), (events, "MOST_DISTANCES")):
         setattr(module, name, float("inf"))
+
+
+def unlocked_folder() -> None:
+    """Others may write to a member's folder."""
+    setattr(membership, "exposures", lambda _folder: [])  # noqa: B010
+
+
+def any_ledger() -> None:
+    """A member spends from whatever ledger is in its folder."""
+    setattr(membership.Member, "__post_init__", lambda _self: None)  # noqa: B010
+
+
+def folderless_node() -> None:
+    """A node without a folder has a new budget with every message."""
+    from tacit.flower import client
+
+    setattr(client, "own_member", lambda _config: None)  # noqa: B010
+
+
+def budget_by_number() -> None:
+    """A node's own folder is called as the server likes."""
+    from tacit.flower import client
+
+    real = client._member
+
+    def by_number(context: Any, *, require_member: bool) -> Any:
+        context.node_config["number"] = context.node_id
+        return real(context, require_member=require_member)
+
+    setattr(client, "_member", by_number)  # noqa: B010
+
+
+def any_node_is_a_member() -> None:
+    """A node that demands a roster answers without."""
+    from tacit.flower import client
+
+    real = client._member
+    unasked = lambda context, **_: real(context, require_member=False)  # noqa: E731
+    setattr(client, "_member", unasked)  # noqa: B010
 
 
 def trusting_client() -> None:
@@ -572,6 +612,25 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             endless_draws,
             "secure/test_cut_ring.py::"
             "test_a_server_that_draws_the_order_again_and_again_is_stopped_by_every_client",
+        ),
+        (
+            unlocked_folder,
+            "test_membership.py::test_a_file_that_others_can_reach_is_refused"
+            "[ledger.sqlite-438-600]",
+        ),
+        (any_ledger, "test_membership.py::test_a_ledger_of_another_federation_is_refused"),
+        (
+            folderless_node,
+            "flower/test_folderless.py::test_models_of_dp_sgd_leave_until_the_budget_is_spent",
+        ),
+        (
+            budget_by_number,
+            "flower/test_folderless.py::"
+            "test_the_server_cannot_give_a_node_another_budget_with_another_number",
+        ),
+        (
+            any_node_is_a_member,
+            "flower/test_folderless.py::test_a_node_that_demands_a_roster_answers_nothing_without",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (

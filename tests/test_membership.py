@@ -30,7 +30,7 @@ from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger, LedgerError
 from tacit.privacy.mechanisms import Participation
 from tacit.query import Ballot
-from tacit.receipts import check_receipts, read_receipts
+from tacit.receipts import Receipt, check_receipts, read_receipts
 from tacit.secure.opening import MaskedSum
 from tacit.secure.protocol import Refused
 from tacit.secure.roster import Identity, Roster
@@ -260,6 +260,124 @@ def test_a_folder_without_a_roster_has_only_a_ledger(tmp_path: Path) -> None:
     Ledger.create(tmp_path / LEDGER, "clinics", BUDGET)
     member = Member.load(tmp_path)
     assert (member.membership, member.identity, member.number) == (None, None, None)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o722, 0o702, 0o720, 0o1777])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever can write it can put an old ledger, or another roster, in place of the member's."""
+    folder = members(tmp_path)[0]
+    folder.chmod(mode)
+    with pytest.raises(ValueError, match=rf"others \(mode {mode:03o}\); allowed is 700: chmod 700"):
+        Member.load(folder)
+    folder.chmod(0o755)
+    Member.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "allowed"),
+    [
+        (LEDGER, 0o666, "600"),
+        (LEDGER, 0o660, "600"),
+        (LEDGER, 0o644, "600"),
+        ("state", 0o604, "600"),
+        ("state", 0o660, "600"),
+        ("receipts", 0o777, "700"),
+        ("receipts", 0o730, "700"),
+        (ROSTER, 0o666, "600"),
+        (ROSTER, 0o664, "600"),
+    ],
+)
+def test_a_file_that_others_can_reach_is_refused(
+    tmp_path: Path, name: str, mode: int, allowed: str
+) -> None:
+    folder = members(tmp_path)[0]
+    folder.chmod(0o755)
+    (folder / "receipts").mkdir()
+    (folder / "state").touch(mode=0o600)
+    Member.load(folder)
+    (folder / name).chmod(mode)
+    found = rf"{name} can be .* others \(mode {mode:03o}\); allowed is {allowed}: chmod {allowed}"
+    with pytest.raises(ValueError, match=found):
+        Member.load(folder)
+
+
+def test_a_roster_of_any_mode_is_read_in_a_folder_that_nobody_else_can_enter(
+    tmp_path: Path,
+) -> None:
+    """A copy has whatever mode the user's own mask gives it."""
+    folder = members(tmp_path)[0]
+    (folder / ROSTER).chmod(0o666)
+    assert Member.load(folder).number == 0
+
+
+@pytest.mark.parametrize("name", [".", LEDGER, KEY, ROSTER])
+def test_a_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = members(tmp_path)[0]
+    if os.geteuid():
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        name, user = ".", 12345
+    else:
+        os.chown(folder / name, 12345, -1)
+        user = 0
+    with pytest.raises(ValueError, match=rf"belongs to user .*: chown {user} {folder}"):
+        Member.load(folder)
+
+
+def test_a_ledger_of_another_federation_is_refused(tmp_path: Path) -> None:
+    """Its budget was granted for something else, and what is spent here would be missing there."""
+    folder = members(tmp_path)[0]
+    (folder / LEDGER).unlink()
+    Ledger.create(folder / LEDGER, "banks", BUDGET)
+    found = "is the ledger of 'banks', the roster is of 'clinics'; .* --federation clinics"
+    with pytest.raises(ValueError, match=found):
+        Member.load(folder)
+
+
+def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = members(tmp_path)[0]
+        member = Member.load(folder)
+        with member.state() as state:
+            state.write(b"under way")
+        vote = BALLOT.bound.release(139.0)
+        member.ledger.charge(vote, "answer", run="any")
+        assert member.identity
+        assert member.membership
+        roster = member.membership.roster
+        receipt = Receipt.signed(
+            member.identity,
+            roster,
+            client=0,
+            session="ab",
+            question="cd",
+            line="ef",
+            event=vote,
+        )
+        member.keep(receipt)
+        Member.load(folder)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert stat.S_IMODE(folder.stat().st_mode) == modes.pop("receipts") == 0o700
+    assert {name for name, mode in modes.items() if mode & 0o077} == {PUBLIC_KEY, ROSTER}
+
+
+def test_a_ledgers_journal_is_for_its_owner_alone_too(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        ledger = Ledger.create(tmp_path / "ledgers" / LEDGER, "clinics", BUDGET)
+        ledger._connection.execute("BEGIN IMMEDIATE")
+        ledger._connection.execute("INSERT INTO federation VALUES ('', '')")
+        files = {path.name: path.stat().st_mode for path in ledger.path.parent.iterdir()}
+        ledger._connection.execute("ROLLBACK")
+    finally:
+        os.umask(before)
+    assert len(files) == 2
+    assert {stat.S_IMODE(mode) for mode in files.values()} == {0o600}
+    assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
 
 
 def test_a_state_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:

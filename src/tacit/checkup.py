@@ -1,4 +1,4 @@
-"""Whether a member's folder is in order: key, roster, ledger and receipts, with what to do."""
+"""Whether a member's folder is in order: modes, key, roster, ledger, receipts; and what to do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from tacit.membership import (
     KEY,
     LEDGER,
     PUBLIC_KEY,
+    RECEIPTS,
     ROSTER,
     Membership,
+    exposures,
+    other_federation,
     read_key,
     read_public,
     write_public,
@@ -41,7 +44,7 @@ class Checkup:
     @classmethod
     def of(cls, folder: Path) -> Checkup:
         """Look at everything in a member's folder; nothing is written."""
-        checkup = cls(folder)
+        checkup = cls(folder, problems=exposures(folder))
         checkup._look_at_roster()
         checkup._look_at_key()
         ledger = checkup._look_at_ledger()
@@ -128,7 +131,7 @@ class Checkup:
                     "spent": total.epsilon,
                     "left": math.inf if endless else max(budget.epsilon - total.epsilon, 0.0),
                 }
-                self._judge(self.ledger, path)
+                self._judge(ledger)
                 return ledger
         except _LEDGER_TROUBLE as error:
             damages = [f"it cannot be read: {error}"]
@@ -139,22 +142,17 @@ class Checkup:
         ]
         return None
 
-    def _judge(self, ledger: dict[str, Any], path: Path) -> None:
-        if self.membership and ledger["federation"] != self.membership.federation:
+    def _judge(self, ledger: Ledger) -> None:
+        if self.membership and ledger.federation != self.membership.federation:
+            self.problems.append(other_federation(ledger, self.membership.federation))
+        if math.isinf(ledger.budget.epsilon):
             self.problems.append(
-                f"{path} is the ledger of {ledger['federation']!r}, the roster is of "
-                f"{self.membership.federation!r}; put it where it belongs and create one here "
-                f"with: tacit ledger create {path} --federation {self.membership.federation} "
-                "--epsilon E --delta D"
-            )
-        if math.isinf(ledger["budget"]["epsilon"]):
-            self.problems.append(
-                f"the budget in {path} is infinite, so this member would answer in clear; set one "
-                f"with: tacit ledger amend {path} --epsilon E --delta D --reason WHY"
+                f"the budget in {ledger.path} is infinite, so this member would answer in clear; "
+                f"set one with: tacit ledger amend {ledger.path} --epsilon E --delta D --reason WHY"
             )
 
     def _look_at_receipts(self, ledger: Ledger | None) -> None:
-        folder = self.path / "receipts"
+        folder = self.path / RECEIPTS
         found = read_receipts([folder]) if folder.is_dir() else {}
         self.receipts = len(found)
         for file, receipt in found.items():

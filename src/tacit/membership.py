@@ -13,6 +13,10 @@ of the sum under way::
     sessions        sums that were begun, and which of them opened
     state           of the sum under way; written before the reply leaves, so that no crash makes
                     it answer twice
+
+Whoever can write there can put back an old ledger, which forgets what was spent, or swap the keys
+of a roster. So the folder and what is in it belong to the user who runs the node, or to root;
+nobody else may write them, and nobody else may read the key, the state and the ledger.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from tacit.secure.roster import Identity, Roster
 from tacit.sessions import Sessions
 
 KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
+STATE, RECEIPTS = "state", "receipts"
 _PREFIX = "tacit-ed25519"
 _KEYS = {"federation", "dropout", "colluding", "least_noise", "members"}
 
@@ -177,11 +182,17 @@ class Member:
     membership: Membership | None = None
     identity: Identity | None = None
 
+    def __post_init__(self) -> None:
+        if self.membership and self.ledger.federation != self.membership.federation:
+            raise ValueError(other_federation(self.ledger, self.membership.federation))
+
     @classmethod
     def load(cls, folder: Path) -> Member:
-        """A member as its folder describes it; whatever is missing is named."""
+        """A member as its folder describes it; what is missing, or open to others, is named."""
         if not folder.is_dir():
             raise ValueError(f"no folder of a member at {folder}; make it with: tacit roster key")
+        for exposure in exposures(folder):
+            raise ValueError(exposure)
         membership = identity = None
         if (folder / ROSTER).exists() or (folder / KEY).exists():  # who has a key has a roster
             membership = Membership.load(folder / ROSTER)
@@ -199,7 +210,8 @@ class Member:
 
     def keep(self, receipt: Receipt) -> None:
         """Keep a receipt."""
-        receipt.keep(self.folder / "receipts")
+        (self.folder / RECEIPTS).mkdir(mode=0o700, exist_ok=True)
+        receipt.keep(self.folder / RECEIPTS)
 
     @property
     def sessions(self) -> Sessions:
@@ -209,16 +221,20 @@ class Member:
     @contextmanager
     def state(self) -> Iterator[StateFile]:
         """The state of the sum under way, for one message at a time."""
-        with (self.folder / "state.lock").open("a") as lock:
+        # Whoever could open the file could keep it locked.
+        lock = os.open(self.folder / "state.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Refused("this client is answering another message") from None
             try:
-                yield StateFile(self.folder / "state")
+                yield StateFile(self.folder / STATE)
             finally:
                 # Closing is not enough: a process that was forked meanwhile holds the file too.
                 fcntl.flock(lock, fcntl.LOCK_UN)
+        finally:
+            os.close(lock)
 
 
 @dataclass(frozen=True)
@@ -248,11 +264,56 @@ class StateFile:
             os.close(folder)
 
 
+def exposures(folder: Path) -> list[str]:
+    """What in a member's folder others could read or write, or own, and what to do about it.
+
+    The roster is copied there by hand, with whatever mode that gives it; it is only looked at where
+    others can enter the folder. The mode of the key is looked at where it is read.
+    """
+    closed = folder.is_dir() and not stat.S_IMODE(folder.stat().st_mode) & 0o077
+    forbidden = {
+        folder: 0o022,
+        folder / KEY: 0,
+        folder / ROSTER: 0 if closed else 0o022,
+        folder / LEDGER: 0o077,
+        folder / STATE: 0o077,
+        folder / RECEIPTS: 0o022,
+    }
+    present = {path: bits for path, bits in forbidden.items() if path.exists()}
+    return [told for path, bits in present.items() for told in _exposures(path, bits)]
+
+
+def _exposures(path: Path, forbidden: int) -> Iterator[str]:
+    found, user = path.stat(), os.geteuid()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in (user, 0):
+        yield (
+            f"{path} belongs to user {found.st_uid}; allowed is the user who runs this, or root: "
+            f"chown {user} {path}"
+        )
+    if mode & forbidden:
+        allowed = "700" if path.is_dir() else "600"
+        reach = "reached" if forbidden & 0o044 else "written"
+        yield (
+            f"{path} can be {reach} by others (mode {mode:03o}); allowed is {allowed}: "
+            f"chmod {allowed} {path}"
+        )
+
+
+def other_federation(ledger: Ledger, federation: str) -> str:
+    """What to do about a ledger that is not of the roster's federation."""
+    return (
+        f"{ledger.path} is the ledger of {ledger.federation!r}, the roster is of {federation!r}; "
+        f"put it where it belongs and create one here with: tacit ledger create {ledger.path} "
+        f"--federation {federation} --epsilon E --delta D"
+    )
+
+
 def new_key(folder: Path) -> Identity:
     """Make a member's key pair; an existing one is never replaced."""
     if (folder / KEY).exists():
         raise ValueError(f"{folder / KEY} exists already; a key is never replaced")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     identity = Identity.new()
     handle = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:

@@ -273,6 +273,9 @@ def another_key(folder: Path) -> None:
         (lambda f: (f / KEY).unlink(), "no key at", "make one with: tacit roster key"),
         (lambda f: (f / KEY).chmod(0o640), "can be read by others (mode 640)", "chmod 600"),
         (lambda f: (f / KEY).write_text("junk"), "does not read", "a key of 32 bytes"),
+        (lambda f: f.chmod(0o777), "can be written by others (mode 777)", "chmod 700"),
+        (lambda f: (f / LEDGER).chmod(0o666), "ledger.sqlite can be reached", "chmod 600"),
+        (lambda f: (f / "receipts").chmod(0o777), "receipts can be written by", "chmod 700"),
         (another_key, "is not on the roster of 'clinics'", "send "),
         (
             lambda f: (f / PUBLIC_KEY).write_text(write_public(Identity.new().public_key)),

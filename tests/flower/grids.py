@@ -20,8 +20,10 @@ from flwr.supercore.run import Run
 import tacit.flower
 from tacit.endpoint import Waiting
 from tacit.federation import EVALUATE
+from tacit.flower import client
 from tacit.flower.client import MEMBER, MakeClient
 from tacit.flower.wire import RECORD
+from tacit.membership import StateFile
 from tacit.privacy.skellam import IntArray
 from tacit.result import Result
 from tacit.secure.messages import Advertised, unpack_state
@@ -56,15 +58,16 @@ class Node:
 
     @property
     def folder(self) -> Path | None:
+        """The folder that it was given."""
         found = self.context.node_config.get(MEMBER)
         return None if found is None else Path(str(found))
 
     @property
     def state(self) -> bytes:
         """What it keeps, in its folder or in Flower's context."""
-        if self.folder:
-            file = self.folder / "state"
-            return file.read_bytes() if file.exists() else b""
+        if not client.simulated():
+            folder = self.folder or client.own_member(self.context.node_config).folder
+            return StateFile(folder / "state").read()
         record = self.context.state.config_records.get(RECORD)
         state = record["state"] if record else b""
         assert isinstance(state, bytes)
@@ -182,6 +185,13 @@ def grid_of(makes: Iterable[MakeClient], folders: Iterable[Path | None] = ()) ->
     return InProcessGrid(
         {100 + number: node(make, number, folder) for number, (make, folder) in enumerate(pairs)}
     )
+
+
+def generous(grid: InProcessGrid) -> InProcessGrid:
+    """Nodes that were given no folder, and a large budget for the one that they make."""
+    for one in grid.nodes.values():
+        one.context.node_config[client.EPSILON] = 30.0
+    return grid
 
 
 def server_context(**settings: object) -> Context:

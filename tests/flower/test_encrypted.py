@@ -17,7 +17,7 @@ from tacit.result import ENCRYPTED_SERVER
 from tacit.secure.encrypted import SomebodyMissing
 from tests.federations import SPACE
 from tests.flower.clinics import NAME, Clinics
-from tests.flower.grids import InProcessGrid, grid_of, server_context, voters
+from tests.flower.grids import InProcessGrid, generous, grid_of, server_context, voters
 
 pytest.importorskip("seal")
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -42,7 +42,7 @@ def tune(grid: InProcessGrid, **more: object) -> tacit.Result:
 @pytest.mark.parametrize("strategy", ["mean", "dbscan"])
 def test_nodes_without_a_folder_combine_under_noise(strategy: str) -> None:
     terms = {"privacy__epsilon": 30.0, "search__points": 1}
-    result = tune(grid_of(voters(3)), search__strategy=strategy, **terms)
+    result = tune(generous(grid_of(voters(3))), search__strategy=strategy, **terms)
     assert result.privacy.server == ENCRYPTED_SERVER
     assert 0 < result.privacy.epsilon <= 30
     assert result.clients.answered == 3

@@ -147,7 +147,18 @@ def test_a_restarted_member_goes_on_with_its_folder(tmp_path: Path, stage: str) 
 
 
 @pytest.mark.parametrize("stage", ["share", "seal", "open"])
-def test_a_restarted_node_without_a_folder_drops_out(stage: str) -> None:
+def test_a_restarted_node_goes_on_with_the_folder_that_it_made(stage: str) -> None:
+    grid = grid_of(voters(5))
+    restart(grid, 102, stage)
+    result = vote(grid, federation__name=NAME, privacy__dropout=0.4)
+    assert result.tally == grid.sum_of(grid.nodes)
+
+
+@pytest.mark.parametrize("stage", ["share", "seal", "open"])
+def test_a_simulated_node_that_forgot_drops_out(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.flower.client.simulated", lambda: True)
     grid = grid_of(voters(5))
     restart(grid, 102, stage)
     result = vote(grid, federation__name=NAME, privacy__dropout=0.4)

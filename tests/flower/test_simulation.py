@@ -107,6 +107,7 @@ def test_the_project_that_tacit_writes_tunes_and_then_trains(tmp_path: Path) -> 
     assert found["clients"]["answered"] == 4
     assert found["privacy"]["server"] == "honest-but-curious server"
     assert "num-examples" in found["privacy"]["covers"]
+    assert not (tmp_path / "tacit" / "nodes").exists(), "simulated nodes end with their run"
     log = "\n".join(said)
     assert "tacit: evaluate: 4 of 4 nodes answered" in log
     assert "[ROUND 2/2]" in log

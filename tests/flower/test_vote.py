@@ -26,7 +26,15 @@ from tacit.space import Config
 from tacit.task import Client, FunctionClient
 from tests.federations import likes
 from tests.flower.clinics import NAME, Clinics
-from tests.flower.grids import InProcessGrid, grid_of, server_context, stage_of, vote, voters
+from tests.flower.grids import (
+    InProcessGrid,
+    generous,
+    grid_of,
+    server_context,
+    stage_of,
+    vote,
+    voters,
+)
 
 NAMED = {"federation__name": NAME}
 
@@ -99,7 +107,7 @@ def test_the_chance_of_a_good_choice_is_said_before_anybody_is_asked(
     caplog: pytest.LogCaptureFixture, epsilon: float, level: str, said: str
 ) -> None:
     with caplog.at_level("INFO", logger="flwr"):
-        vote(grid_of(voters(5)), **NAMED, privacy__epsilon=epsilon)
+        vote(generous(grid_of(voters(5))), **NAMED, privacy__epsilon=epsilon)
     (chance,) = [record for record in caplog.records if "good candidate" in record.getMessage()]
     assert chance.levelname == level
     assert said in chance.getMessage()

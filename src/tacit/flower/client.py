@@ -4,7 +4,9 @@ A node's own configuration decides what it answers: ``--node-config 'tacit="/pat
 names a member's folder (:mod:`tacit.membership`). With a roster in it, the node goes by its own
 number, its own list of peers, its own least noise and budget, and keeps its state and receipts
 there. Without a folder it takes the server's word, which the result calls an honest-but-curious
-server; it then still refuses questions in clear, and remembers nothing beyond the run.
+server. It then makes a folder of its own, with a ledger and its state, below ``$TACIT_HOME``: were
+its budget in memory, it would be a new one with every message, since Flower answers each in a new
+process. A node that demands a roster (``require_member``) answers nothing without one.
 
 Whatever happens, a node answers with a reply or a short reason that tells nothing about its data;
 an exception would end the process, and Flower would send its text to the server.
@@ -12,10 +14,13 @@ an exception would end the process, and Flower would send its text to the server
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Protocol
@@ -26,9 +31,9 @@ from flwr.common.logger import log
 
 from tacit.endpoint import Endpoint
 from tacit.flower.wire import ACTION, RECORD, Envelope, read, refusal
-from tacit.membership import Member
+from tacit.membership import LEDGER, Member
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget
-from tacit.privacy.ledger import Ledger, LedgerError
+from tacit.privacy.ledger import Ledger, LedgerError, home
 from tacit.privacy.skellam import FloatArray
 from tacit.punctual import Unanswered
 from tacit.rules import Rule
@@ -39,6 +44,10 @@ from tacit.task import Client, HoldsExamples, as_client, learner, losses, scores
 
 MEMBER = "tacit"
 """The key of ``--node-config`` that names a member's folder."""
+EPSILON = "tacit-epsilon"
+"""The key that names the budget of a node without one, when its own folder is made."""
+OWN_BUDGET = Budget(10.0, 1e-5)
+"""All that a node without a folder ever spends, unless it names another epsilon."""
 
 Behind = Callable[[Context, int], tuple[Endpoint, Member | None]]
 """From a context and the number that the server gave the client."""
@@ -46,7 +55,12 @@ MakeClient = Callable[[Context], Client | Callable[[Config], float]]
 
 
 def answer(
-    app: ClientApp, client: MakeClient, *, trains: bool = False, record_level: bool = False
+    app: ClientApp,
+    client: MakeClient,
+    *,
+    trains: bool = False,
+    record_level: bool = False,
+    require_member: bool = False,
 ) -> None:
     """Let a ClientApp answer Tacit's questions beside whatever else it does.
 
@@ -61,14 +75,68 @@ def answer(
             not needed when a strategy of Flower does the training.
         record_level: whether weights trained by DP-SGD may leave this client, at what that costs
             for a single record of it; for methods in the mode ``record``.
+        require_member: whether to answer only from a member's folder with a roster in it. Without
+            that the node takes the server's word, and keeps a budget of epsilon 10 (or
+            ``tacit-epsilon`` of its ``--node-config``) in a folder of its own; simulated nodes
+            keep nothing, since they end with their run.
     """
 
     @answer_as(app)
     def endpoint(context: Context, given: int) -> tuple[Endpoint, Member | None]:
-        folder = context.node_config.get(MEMBER)
-        member = Member.load(Path(str(folder))) if folder is not None else None
+        member = _member(context, require_member=require_member)
         endpoint = endpoint_of(member, _Lazy(client, context), given, trains=trains)
         return replace(endpoint, record_level=record_level), member
+
+
+def _member(context: Context, *, require_member: bool) -> Member | None:
+    """Who a node is: by the folder it names, or by one of its own; None if it is simulated."""
+    folder = context.node_config.get(MEMBER)
+    member = Member.load(Path(str(folder))) if folder is not None else None
+    if require_member and (member is None or member.membership is None):
+        say_once(
+            "tacit: this node has require_member set and no folder with a roster, so it answers "
+            "nothing; start it with --node-config 'tacit=\"/path/to/folder\"'"
+        )
+        raise Refused("this client answers only as a member with a roster")
+    return member if member or simulated() else own_member(context.node_config)
+
+
+def own_member(config: Mapping[str, bool | float | int | str]) -> Member:
+    """The folder of a node that names none: made when it is first needed, and lasting.
+
+    It is called by the node's own configuration. The number of a node would not do: the server
+    hands that out, and could give a node a new budget by giving it a new number.
+    """
+    named = {key: config[key] for key in sorted(config) if not key.startswith(MEMBER)}
+    number = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
+    folder = home() / "nodes" / number
+    if not (folder / LEDGER).exists():
+        epsilon = config.get(EPSILON, OWN_BUDGET.epsilon)
+        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
+            raise ValueError(f"{EPSILON} is {epsilon!r}; allowed is a number")
+        budget = Budget(float(epsilon), OWN_BUDGET.delta)
+        with suppress(LedgerError):  # another process of this node made it just now
+            Ledger.create(folder / LEDGER, f"node-{number}", budget)
+    member = Member.load(folder)
+    say_once(
+        f"tacit: this node has no folder, so it takes the server's word for who takes part; it "
+        f"spends epsilon {member.ledger.budget.epsilon:g} at most, by the ledger in {folder}"
+    )
+    return member
+
+
+def simulated() -> bool:
+    """Whether Flower's simulation runs this: nodes are then actors of Ray."""
+    ray = sys.modules.get("ray")
+    return (
+        ray is not None and ray.is_initialized() and bool(ray.get_runtime_context().get_actor_id())
+    )
+
+
+@cache
+def say_once(text: str) -> None:
+    """Into the node's own log, once a process."""
+    log(WARNING, text)
 
 
 def answer_as(app: ClientApp) -> Callable[[Behind], Behind]:
@@ -116,14 +184,21 @@ def _told_at_home(error: Exception) -> None:
 
 
 def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bool) -> Endpoint:
-    """The endpoint that a member's folder describes; without one, as the server says."""
+    """The endpoint that a member's folder describes; for a simulated node, as the server says."""
     if member is None:
         # Sums only: an answer in clear costs more than any finite budget.
         ledger = Ledger.in_memory("no-folder", Budget(LARGEST_EPSILON, 1e-5))
         return Endpoint(given, client, None, ledger, secure=None, trains=trains, punctual=True)
     if member.membership is None or member.number is None:
         return Endpoint(
-            given, client, None, member.ledger, secure=None, trains=trains, punctual=True
+            given,
+            client,
+            None,
+            member.ledger,
+            secure=None,
+            trains=trains,
+            punctual=True,
+            sessions=member.sessions,
         )
     return Endpoint(
         number=member.number,
@@ -149,7 +224,7 @@ class _State(Protocol):
 
 @dataclass(frozen=True)
 class _Kept:
-    """The state in Flower's context, which ends with the run or the SuperNode."""
+    """A simulated node's state in Flower's context, which ends with the run."""
 
     context: Context
 

@@ -75,12 +75,16 @@ class Problem:
     found: str
 
 
+def home() -> Path:
+    """Where Tacit keeps what outlasts a run: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
+    named = os.environ.get("TACIT_HOME")
+    return Path(named) if named else Path.home() / ".local" / "share" / "tacit"
+
+
 def ledger_path(federation: str) -> Path:
-    """Where a federation's ledger lives: ``$TACIT_HOME`` or ``~/.local/share/tacit``."""
+    """Where a federation's ledger lives, below :func:`home`."""
     check_name(federation)
-    home = os.environ.get("TACIT_HOME")
-    base = Path(home) if home else Path.home() / ".local" / "share" / "tacit"
-    return base / "ledgers" / f"{federation}.sqlite"
+    return home() / "ledgers" / f"{federation}.sqlite"
 
 
 class Ledger:
@@ -128,7 +132,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         check_name(federation)
         if path.exists():
             raise LedgerError(f"{path} exists already; a ledger is never replaced: open it instead")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Built aside, then linked: at no moment is there half a ledger under the final name.
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
@@ -169,7 +173,11 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     @property
     def federation(self) -> str:
         """Whose ledger it is."""
-        return str(self._connection.execute("SELECT name FROM federation").fetchone()[0])
+        try:
+            (name,) = self._connection.execute("SELECT name FROM federation").fetchone()
+        except (TypeError, sqlite3.DatabaseError):
+            raise LedgerError(f"{self.path} does not say whose ledger it is") from None
+        return str(name)
 
     @property
     def budget(self) -> Budget:
