@@ -83,7 +83,7 @@ def project(deployment: Deployment, answer: Path) -> Path:
         answer = {json.dumps(str(answer))}
         tacit.privacy.epsilon = 10.0
         tacit.federation.roster_file = {json.dumps(str(deployment.folder / "roster.toml"))}
-        tacit.federation.deadline = 2.0
+        tacit.federation.deadline = 6.0
         tacit.federation.timeout = 120.0
     """
     (folder / "pyproject.toml").write_text(textwrap.dedent(settings))
