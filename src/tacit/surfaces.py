@@ -121,6 +121,14 @@ def sgm_u_of_means(
     if not (noise > 0 and (counts > 0).all()):
         raise ValueError(f"noise is {noise} of {parties!r} parties; allowed are numbers above 0")
     variance = noise / counts
+    unstable = ValueError(
+        f"the smallest variance of a mean is {variance.min():.3g}; allowed is more, as the "
+        "Gaussian process of these points has no stable solution: raise noise"
+    )
+    if variance.min() < np.finfo(np.float64).eps:
+        # Beside a kernel of about 1 it would be rounded away; whether that is noticed further down
+        # depends on the processor.
+        raise unstable
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -132,10 +140,7 @@ def sgm_u_of_means(
         try:
             predicted, deviation = model.fit(points, mean_losses).predict(grid, return_std=True)
         except np.linalg.LinAlgError:
-            raise ValueError(
-                f"the smallest variance of a mean is {variance.min():.3g}; allowed is more, as the "
-                "Gaussian process of these points has no stable solution: raise noise"
-            ) from None
+            raise unstable from None
     return np.asarray(predicted + caution * deviation, dtype=np.float64)
 
 

@@ -114,10 +114,13 @@ def test_recommendation_follows_the_number_of_good_candidates() -> None:
 
 
 def test_the_plan_knows_the_secure_sum() -> None:
-    small, large = (plan(Participation(n), 100, 5, Budget(1.0, 1e-5)) for n in (50, 250))
+    small, middle, large = (
+        plan(Participation(n), 100, 5, Budget(1.0, 1e-5)) for n in (50, 250, 1000)
+    )
     assert (small.degree, small.share_threshold) == (49, 26)
-    assert (large.degree, large.share_threshold) == (36, 20)
-    assert large.bytes_per_client < small.bytes_per_client
+    assert (middle.degree, middle.share_threshold) == (249, 126)
+    assert (large.degree, large.share_threshold) == (158, 105)
+    assert small.bytes_per_client < large.bytes_per_client < middle.bytes_per_client
 
 
 @pytest.mark.parametrize("good", [0, 100, -3])
