@@ -244,7 +244,8 @@ def test_tune_fills_its_folder_and_prints_the_promised_json(tmp_path: Path) -> N
     for words in ("choice of hyperparameters", "public test split", "must not depend on the data"):
         assert words in found["privacy"]["covers"]
     assert 0 <= found["accuracy"] <= 1
-    assert {"evaluate", "share", "deliver", "seal", "confirm", "open", "train"} == set(found["seconds"])
+    stages = {"evaluate", "share", "deliver", "seal", "confirm", "open", "train"}
+    assert stages == set(found["seconds"])
     plan = tomllib.loads((tmp_path / "run" / "plan.toml").read_text())
     assert plan["search"]["seed"] == 7
     assert plan["federation"]["clients"] == 12

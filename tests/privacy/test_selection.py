@@ -124,3 +124,20 @@ def test_a_plan_fits_its_budget_and_says_what_else_it_would_cost() -> None:
 def test_impossible_runs_are_refused(mean: float, shape: float) -> None:
     with pytest.raises(ValueError, match="allowed is a mean above 1"):
         Runs(mean, shape)
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps"), [(1e-10, 10**9), (1e-9, 10**9 + 1), (0.0, 1), (1.1, 1), (0.5, 0)]
+)
+def test_steps_that_would_be_priced_as_nothing_are_refused(rate: float, steps: int) -> None:
+    """A tiny rate and very many steps were rounded to an epsilon of 0."""
+    with pytest.raises(ValueError, match="allowed is a rate from 1e-09 to 1, and 1 to 1000000000"):
+        SampledGaussian(rate, 1.0, steps)
+
+
+def test_the_most_steps_at_the_least_rate_cost_what_a_gaussian_would() -> None:
+    """rate² steps / noise² is 10^-9 at both ends; no number of it is lost to rounding."""
+    many = SampledGaussian(1e-9, 1.0, 10**9)
+    cheap = many.rdp([2, 8])
+    assert (cheap > 0).all()
+    assert cheap == pytest.approx([1e-9 * 2 * 0.8591409142, 1e-9 * 8 * 0.8591409142], rel=0.01)

@@ -165,6 +165,10 @@ class SkellamNormRelease:
         return order * squared / (2 * variance) + np.minimum(excess, 3 * self.l1 / (2 * variance))
 
 
+LEAST_RATE, MOST_STEPS = 1e-9, 10**9
+"""Beyond them the price of a sampled step is rounded to nothing, and so is that of all of them."""
+
+
 @dataclass(frozen=True)
 class SampledGaussian:
     """Steps of DP-SGD on a client: at the level of single records, not of clients.
@@ -182,10 +186,10 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         _positive("noise", self.noise)
-        if not 0 < self.rate <= 1 or self.steps < 1:
+        if not LEAST_RATE <= self.rate <= 1 or not 1 <= self.steps <= MOST_STEPS:
             raise ValueError(
-                f"rate is {self.rate!r} and steps is {self.steps!r}; allowed is a rate above 0, up "
-                "to 1, and at least one step"
+                f"rate is {self.rate!r} and steps is {self.steps!r}; allowed is a rate from "
+                f"{LEAST_RATE:g} to 1, and 1 to {MOST_STEPS} steps"
             )
 
     @property

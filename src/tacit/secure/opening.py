@@ -51,6 +51,7 @@ from tacit.secure.protocol import (
     Fault,
     Round,
     SpoiledSum,
+    ThinRing,
     TooFewClients,
     Total,
 )
@@ -102,7 +103,7 @@ class MaskedSum:
             client: advert
             for client, advert in found.items()
             if advert is not None
-            and advert.client == client < around.participation.clients
+            and advert.client == client in range(around.participation.clients)
             and (self.roster is None or is_signed(around, advert, self.roster))
         }
         accepted = usable(adverts)
@@ -341,9 +342,10 @@ class _Session:
         return self.roster is None or self.roster.confirms(client, text, signature)
 
     def _check_enough(self, stage: str, clients: Collection[int]) -> None:
-        thin = self.members.wired.thin(self.members.order, clients)
-        if len(clients) < self.around.threshold or thin:
+        if len(clients) < self.around.threshold:
             raise TooFewClients(stage, len(clients), self.around.threshold, tuple(self.evidence))
+        if self.members.wired.thin(self.members.order, clients):
+            raise ThinRing(stage, len(clients), tuple(self.evidence))
 
     def _replies(
         self,

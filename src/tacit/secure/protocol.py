@@ -59,6 +59,19 @@ class TooFewClients(Exception):
         self.faults = tuple(faults)
 
 
+class ThinRing(TooFewClients):
+    """Enough clients answered, but too few of those that stand next to each other."""
+
+    def __init__(self, stage: str, answered: int, faults: Sequence[Fault] = ()) -> None:
+        Exception.__init__(
+            self,
+            f"{answered} clients answered at the stage {stage!r}, but too few of those that stand "
+            "next to each other on the ring, so the run was given up and nothing was released: ask "
+            f"again, with other keys they stand elsewhere{_named(faults)}",
+        )
+        self.faults = tuple(faults)
+
+
 class SpoiledSum(Exception):
     """What some client shared does not fit together; the sum stays closed."""
 
