@@ -28,7 +28,8 @@ def recorded_points() -> dict[str, str]:
         found = record["randguess"] if epsilon == "guess" else record["vote"][epsilon]
         return f"{100 * (record['opt']['mean'] - found['mean']):.1f}"
 
-    sums = {point["clients"]: point for point in load("secure-sum")["points"]}
+    measured = load("secure-sum")["points"]
+    sums = {point["clients"]: point for point in measured if point["setting"] == "quiet"}
     vote_cost = {
         n: f"{point['upload_bytes_per_client'] / 1000:.1f} kB | {point['seconds']:.1f} s"
         for n, point in sums.items()

@@ -41,7 +41,7 @@ from tacit.secure.setup import dealing_digest, dealing_text, seed_hash
 from tacit.space import Config
 from tacit.task import FunctionClient
 
-SIZES = (50, 250, 1000, 3000)
+SIZES = (50, 100, 250, 1000, 3000)
 QUICK_SIZES = (50, 100)
 LOSSY_SUMS = {100: 100, 250: 100, 1000: 100}
 QUICK_LOSSY_SUMS = {50: 5, 100: 3}
