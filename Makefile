@@ -1,6 +1,7 @@
 # make tune      the main job: a private vote on digits, with its report
 # make test      every fast check: lint, types, doctests, tests
 # make test-all  the slow tier too
+# make audit     the quick audit of every epsilon: fails if a claim is false
 # make docs      site/, the documentation as pages
 # make pictures  the README's pictures, made anew
 # make env       .venv with every extra; runs nothing
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 FOR_USE := .venv/.for-use
 FOR_WORK := .venv/.for-work
 
-.PHONY: tune env browser test pytest test-all lint docs pictures clean
+.PHONY: tune audit env browser test pytest test-all lint docs pictures clean
 
 tune: $(FOR_USE)
 	$(BIN)/tacit tune
@@ -51,6 +52,9 @@ pytest: env browser
 
 test-all: lint browser
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow or not slow'
+
+audit: env
+	$(BIN)/tacit audit --quick
 
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

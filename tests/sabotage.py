@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -21,19 +22,44 @@ import pytest
 from msgspec import structs
 
 from tacit import (
+    abstentions,
+    charged_questions,
+    closing,
     dp_training,
     endpoint,
     federation,
+    files,
+    journal,
+    locks,
+    lots,
     membership,
     oracles,
+    pareto_job,
     query,
     result,
+    rules,
     sessions,
+    states,
     tuning,
     updates,
 )
 from tacit.arrays import Arrays
-from tacit.privacy import accounting, bounds, events, ledger, mechanisms
+from tacit.audits import records, sums
+from tacit.data import examples
+from tacit.privacy import (
+    accounting,
+    bounds,
+    clipped_sum,
+    events,
+    filters,
+    ledger,
+    ledger_file,
+    ledger_history,
+    ledger_lines,
+    ledger_totals,
+    mechanisms,
+    rounded_normal,
+)
 from tacit.secure import (
     crypto,
     evidence,
@@ -48,7 +74,73 @@ from tacit.secure import (
     shamir,
     transcript,
 )
+from tacit.secure.roster import Roster
 from tacit.tuners import selection
+from tests.forgeries import edit
+
+
+def no_lock_on_folders() -> None:
+    """Whoever asks for the lock of a file has it."""
+    setattr(locks, "try_lock", lambda _handle, *, shared=False: not shared)  # noqa: B010
+
+
+def unsynced_files() -> None:
+    """A file has its name before it is on disk."""
+    setattr(files, "_sync", lambda _handle: None)  # noqa: B010
+
+
+def living_drafts_removed() -> None:
+    """A draft is cleared away whether or not its writer lives."""
+    setattr(files, "_is_being_written", lambda _handle: False)  # noqa: B010
+
+
+def believed_lines() -> None:
+    """A line of a journal is believed whatever its checksum says."""
+    real = journal._read
+
+    def careless(line: bytes) -> tuple[journal.Piece, Any, str]:
+        size = len(journal._seal(b""))
+        return real(line[:-size] + journal._seal(line[:-size]))
+
+    setattr(journal, "_read", careless)  # noqa: B010
+
+
+def unsealed_questions() -> None:
+    """Answers leave although the server's ledger does not say that they may."""
+    setattr(ledger.Ledger, "seal", lambda _self, _session: None)  # noqa: B010
+
+
+def free_releases() -> None:
+    """A client's vector leaves, and nothing is written to the client's ledger."""
+    setattr(endpoint.Endpoint, "_release", lambda *_: None)  # noqa: B010
+
+
+def uncharged_door() -> None:
+    """A tuner may collect answers in the clear as the server does, which is charged to nobody."""
+    kind = charged_questions.ChargedQuestions
+    door: Any = lambda self, query, stage: self._federation.collect(query, stage)  # noqa: E731
+    setattr(kind, "collect", door)  # noqa: B010
+
+
+def free_answers() -> None:
+    """Answers in the clear are gathered, and nothing is written to the ledger."""
+
+    def gather(self: federation.Federation, query: query.InClear, label: str) -> list[Arrays]:
+        return self.collect(query, stage=label)
+
+    setattr(federation.Federation, "gather", gather)  # noqa: B010
+
+
+def prices_by_tuners() -> None:
+    """Any class passes for a question, with the bound that its author gave it."""
+    setattr(charged_questions, "_check_known", lambda _query, _allowed: None)  # noqa: B010
+
+
+def leaky_block() -> None:
+    """The block of affordable rounds has the server's state among its attributes."""
+    kind = charged_questions.ChargedQuestions
+    block: Any = lambda self: self._federation.while_affordable()  # noqa: E731
+    setattr(kind, "while_affordable", block)  # noqa: B010
 
 
 def halved_variance() -> None:
@@ -87,43 +179,167 @@ def refund() -> None:
     real = ledger.Ledger.charge
 
     def charge_and_return(
-        self: ledger.Ledger, event: events.Event, label: str, run: str
+        self: ledger.Ledger, event: events.Event, label: str, run: str, *, once: bool = False
     ) -> ledger.Charge:
-        charge = real(self, event, label, run)
-        connection = sqlite3.connect(self.path)
-        connection.execute("DROP TRIGGER IF EXISTS line_is_never_removed")
-        connection.execute("DELETE FROM line WHERE number = ?", (charge.number,))
-        connection.commit()
-        connection.close()
+        charge = real(self, event, label, run, once=once)
+        edit(self.path, f"DELETE FROM line WHERE number = {charge.number}")
         return charge
 
     setattr(ledger.Ledger, "charge", charge_and_return)  # noqa: B010
 
 
-def line_used_twice() -> None:
-    """A line that was prepaid pays for every question of its kind."""
-    real = federation.Federation._charged
+def chain_not_looked_at() -> None:
+    """Lines are read whatever their digests say."""
+    setattr(ledger_history.History, "check_link", lambda _self, _line: None)  # noqa: B010
 
-    def kept(self: federation.Federation, event: events.Event, label: str) -> ledger.Charge:
+
+def locks_not_tried() -> None:
+    """A ledger is opened wherever it is, whether locks keep anybody apart there or not."""
+    setattr(ledger_file, "check_locks", lambda _path: None)  # noqa: B010
+
+
+def understated_total() -> None:
+    """The newest recorded total is believed."""
+    setattr(ledger_history, "understated", lambda *_: None)  # noqa: B010
+
+
+def optimistic_lines() -> None:
+    """The straight line that stands for a Rényi curve is too low."""
+    real = ledger_totals._straight
+
+    def lower(release: events.SkellamRelease | events.SkellamNormRelease) -> tuple[float, float]:
+        slope, _ = real(release)
+        return slope / 2, 0.0
+
+    setattr(ledger_totals, "_straight", lower)  # noqa: B010
+
+
+def line_asked_twice() -> None:
+    """A charge pays for the questions of any number of sessions."""
+    setattr(ledger_history.History, "check_asking", lambda *_: None)  # noqa: B010
+
+
+def closed_after_sealing() -> None:
+    """A session whose answers may have left is closed all the same."""
+    setattr(ledger_history.History, "check_closing", lambda *_: None)  # noqa: B010
+
+
+def closed_and_counted() -> None:
+    """A closed charge still counts."""
+    setattr(ledger_totals.Spending, "remove", lambda *_: None)  # noqa: B010
+
+
+def reserved_for_free() -> None:
+    """A charge counts only when answers may leave."""
+    real = ledger_history.History._read_asked
+
+    def uncounted(self: ledger_history.History, line: ledger_lines.Line) -> None:
+        real(self, line)
+        digest = ledger_lines.decoded(line, ledger_lines.AskedBody).line
+        asked = self.charge_of(digest)
+        assert asked
+        self.spending.remove(asked.event)
+
+    setattr(ledger_history.History, "_read_asked", uncounted)  # noqa: B010
+
+
+def barred_and_charged() -> None:
+    """A session that is never to be answered is charged."""
+    setattr(ledger, "_admit", lambda *_, **__: None)  # noqa: B010
+    setattr(ledger_history.History, "check_charge", lambda *_: None)  # noqa: B010
+
+
+def run_held_twice() -> None:
+    """Two processes go on with one run."""
+    setattr(ledger, "hold", lambda *_: contextlib.nullcontext())  # noqa: B010
+
+
+def line_used_twice() -> None:
+    """A line that was prepaid pays for every question of its kind, and the ledger lets it."""
+    real = federation.Federation._reserved
+
+    def kept(
+        self: federation.Federation,
+        event: events.Event,
+        label: str,
+        session: bytes,
+        *,
+        sealed: bool = False,
+    ) -> ledger.Charge:
         before = list(self.prepaid)
-        charge = real(self, event, label)
+        charge = real(self, event, label, session, sealed=sealed)
         self.prepaid = before
         return charge
 
-    setattr(federation.Federation, "_charged", kept)  # noqa: B010
+    setattr(federation.Federation, "_reserved", kept)  # noqa: B010
+    forgotten_question()
 
 
 def forgotten_question() -> None:
-    """A prepaid question that went out before a kill goes out again, on the same line."""
-    real = federation.Federation._charged
+    """It is not on record that a prepaid question went out, so after a kill its line is unused."""
+    setattr(ledger.Ledger, "ask", lambda *_: None)  # noqa: B010
+    setattr(ledger.Ledger, "seal", lambda *_: None)  # noqa: B010
 
-    def unnoted(self: federation.Federation, event: events.Event, label: str) -> ledger.Charge:
-        journal, self.journal = self.journal, None
-        charge = real(self, event, label)
-        self.journal = journal
-        return charge
 
-    setattr(federation.Federation, "_charged", unnoted)  # noqa: B010
+def given_back_by_most() -> None:
+    """A charge is given back although a client did not sign."""
+    real = closing.not_closed
+
+    def most(roster: Roster, session: bytes, signatures: Mapping[int, bytes]) -> list[int]:
+        missing = real(roster, session, signatures)
+        return missing if len(missing) > 1 else []
+
+    setattr(federation, "not_closed", most)  # noqa: B010
+
+
+def given_back_by_others() -> None:
+    """Members of any roster may sign for those who were asked."""
+    real = ledger.Ledger.charges
+
+    def anybodys(self: ledger.Ledger) -> list[ledger.Charge]:
+        known = federation_roster[-1].hex() if federation_roster else ""
+        return [dataclasses.replace(charge, roster=known) for charge in real(self)]
+
+    federation_roster: list[bytes] = []
+    settle = federation.Federation.settle
+
+    def noting(self: federation.Federation) -> int:
+        if self.roster:
+            federation_roster.append(self.roster.digest)
+        return settle(self)
+
+    setattr(federation.Federation, "settle", noting)  # noqa: B010
+    setattr(ledger.Ledger, "charges", anybodys)  # noqa: B010
+
+
+def signed_without_barring() -> None:
+    """A client signs that it released nothing, and does not see to it."""
+    setattr(ledger.Ledger, "bar", lambda *_: True)  # noqa: B010
+
+
+def sealed_unrecorded() -> None:
+    """The server does not put on record that answers may leave from now on."""
+    real = federation.Federation._opened
+
+    def unrecorded(self: federation.Federation, *terms: Any) -> federation.Sum:
+        seal = ledger.Ledger.seal
+        setattr(ledger.Ledger, "seal", lambda *_: None)  # noqa: B010
+        try:
+            return real(self, *terms)
+        finally:
+            setattr(ledger.Ledger, "seal", seal)  # noqa: B010
+
+    setattr(federation.Federation, "_opened", unrecorded)  # noqa: B010
+
+
+def run_by_two() -> None:
+    """Two processes carry out one run."""
+
+    @contextmanager
+    def free(_ledger: ledger.Ledger, _run: str) -> Iterator[None]:
+        yield
+
+    setattr(ledger.Ledger, "hold", free)  # noqa: B010
 
 
 def composed_once() -> None:
@@ -134,6 +350,27 @@ def composed_once() -> None:
         return Counter(dict.fromkeys(real(event), 1))
 
     setattr(accounting, "releases", count_once)  # noqa: B010
+
+
+def forgetful_filter() -> None:
+    """A filter weighs each charge as if it were the first."""
+    real = filters._gauges
+
+    def alone(sequence: Sequence[events.Event], budget: accounting.Budget) -> list[float]:
+        return [real([event], budget)[0] for event in sequence]
+
+    setattr(filters, "_gauges", alone)  # noqa: B010
+
+
+def undivided_ladder() -> None:
+    """Every step of a ladder has the whole delta."""
+    real = filters.split_ladder
+
+    def whole(epsilons: Sequence[float], delta: float) -> tuple[accounting.Budget, ...]:
+        return tuple(accounting.Budget(step.epsilon, delta) for step in real(epsilons, delta))
+
+    setattr(filters, "split_ladder", whole)  # noqa: B010
+    setattr(filters, "check_ladder", lambda _ladder, _budget: None)  # noqa: B010
 
 
 def missing_mask() -> None:
@@ -209,7 +446,16 @@ def low_threshold() -> None:
 
 def forgetful_client() -> None:
     """A client relies on its state alone to know what it answered."""
+    real = ledger.Ledger.charge
+
+    def charge_again(
+        self: ledger.Ledger, event: events.Event, label: str, run: str, *, once: bool = False
+    ) -> ledger.Charge:
+        del once
+        return real(self, event, label, run)
+
     setattr(ledger.Ledger, "knows", lambda _self, _run: False)  # noqa: B010
+    setattr(ledger.Ledger, "charge", charge_again)  # noqa: B010
 
 
 def unasked_deadline() -> None:
@@ -336,10 +582,140 @@ def seeded_front() -> None:
     setattr(oracles, "Secret", lambda: dp_training.Seeded(0))  # noqa: B010
 
 
+def float_noise() -> None:
+    """Noise is floating-point, which does not stay on the grid."""
+
+    def normal(deviation: Any, shape: Any) -> Any:
+        return deviation * np.random.default_rng().normal(size=shape)
+
+    setattr(rules, "rounded_normal", normal)  # noqa: B010
+
+
+def quiet_front() -> None:
+    """An error on a front has half of the noise that is charged."""
+
+    def half(deviation: Any, shape: Any) -> Any:
+        return rounded_normal.rounded_normal(deviation / 2, shape)
+
+    setattr(pareto_job, "rounded_normal", half)  # noqa: B010
+
+
+def points_taken_twice() -> None:
+    """A front's line pays for a point as often as it is measured."""
+    setattr(ledger.Ledger, "take", lambda _self, _charge, _part: True)  # noqa: B010
+
+
+def front_charged_once() -> None:
+    """A front is known by its plan, so that every folder goes on with the first one's charge."""
+    points_taken_twice()
+    setattr(pareto_job, "token_hex", lambda _size: "of the plan")  # noqa: B010
+
+
+def front_on_any_line() -> None:
+    """A front goes on with the first line of its run, whatever that line paid for."""
+    real = ledger.Ledger.charges
+
+    def alike(self: ledger.Ledger) -> list[ledger.Charge]:
+        return [
+            dataclasses.replace(charge, event=LikeAny(charge.event.events))
+            if isinstance(charge.event, events.Composed)
+            else charge
+            for charge in real(self)
+        ]
+
+    class LikeAny(events.Composed):
+        def __eq__(self, _other: object) -> bool:
+            return True
+
+        __hash__ = events.Composed.__hash__
+
+    setattr(ledger.Ledger, "charges", alike)  # noqa: B010
+
+
+def unsnapped_sum() -> None:
+    """Noise is on the grid, the sum that it is added to is not."""
+    setattr(dp_training, "snapped", lambda total, step: total / step)  # noqa: B010
+
+
+def smaller_normal() -> None:
+    """A rounded normal has 99 % of its deviation."""
+    real = rounded_normal._from_words
+
+    def smaller(words: Any, deviations: Any, error: float) -> Any:
+        return real(words, 0.99 * deviations, error)
+
+    setattr(rounded_normal, "_from_words", smaller)  # noqa: B010
+
+
+def guessed_digits() -> None:
+    """A draw that its first digits do not decide is not given any more."""
+    setattr(rounded_normal, "_settled", lambda _d, candidates, *_: candidates[0])  # noqa: B010
+
+
+def uncharged_grid() -> None:
+    """Noise is in units of the clipping norm, as if sums were exact."""
+    setattr(clipped_sum, "charged_sensitivity", lambda clip, _: 1.0 * clip)  # noqa: B010
+
+
+def groups_cut() -> None:
+    """A lot has one row of every group that is drawn."""
+    setattr(lots.Units, "rows", lambda _self, units: units)  # noqa: B010
+
+
+def heavy_groups() -> None:
+    """Every row of a group weighs as much as one that stands alone."""
+    real = lots.Units.__init__
+
+    def heavy(self: lots.Units, examples: Any) -> None:
+        real(self, examples)
+        self.weights = np.ones(len(examples))
+
+    setattr(lots.Units, "__init__", heavy)  # noqa: B010
+
+
+def packed_rows() -> None:
+    """Where a row stands, and in how large an array, depends on who else is in the lot."""
+    setattr(dp_training.Secret, "placed", dp_training.Seeded.placed)  # noqa: B010
+
+
 def known_order() -> None:
     """A selection tries the candidates in an order that everybody knows."""
     known = type("Known", (), {"randbelow": staticmethod(lambda _limit: 0)})
     setattr(selection, "secrets", known)  # noqa: B010
+
+
+def split_by_content() -> None:
+    """Which records validate is drawn with a seed that is computed from all records."""
+    real = examples.split_validation
+
+    def seeded(whole: examples.Examples, fraction: float, key: int | bytes) -> Any:
+        return real(
+            whole, fraction, repr(key).encode() + whole.features.tobytes() + whole.labels.tobytes()
+        )
+
+    setattr(examples, "split_validation", seeded)  # noqa: B010
+
+
+def redealt_split() -> None:
+    """A seeded permutation of all records: one record more deals all of them anew."""
+
+    def permuted(count: int, _purpose: str, key: int | bytes) -> Any:
+        seed = int.from_bytes(repr(key).encode(), "little")
+        return np.random.default_rng(seed).permutation(count)
+
+    setattr(examples, "_by_coin", permuted)  # noqa: B010
+
+
+def groups_cut_in_two() -> None:
+    """A split takes single rows, also where they belong together."""
+    setattr(examples.Examples, "units", property(len))  # noqa: B010
+    setattr(examples.Examples, "take_units", examples.Examples.take)  # noqa: B010
+
+
+def rate_of_rows() -> None:
+    """A sampling rate is computed from rows, of which a group may have many."""
+    rate = property(lambda self: self.recipe.lot / len(self.examples))
+    setattr(selection.Selection, "rate", rate)  # noqa: B010
 
 
 def unpaid_half_step() -> None:
@@ -421,9 +797,9 @@ def forgotten_reply() -> None:
     real = endpoint.Endpoint.handle
 
     def handle(self: endpoint.Endpoint, state: bytes, request: bytes) -> tuple[bytes, bytes]:
-        waiting = endpoint._waiting(state)
-        kept = structs.replace(waiting, request=b"") if waiting else None
-        return real(self, endpoint.encode(kept) if kept else state, request)
+        kept = endpoint._known(state)
+        told = states.to_bytes(structs.replace(kept, request=b"")) if kept else state
+        return real(self, told, request)
 
     setattr(endpoint.Endpoint, "handle", handle)  # noqa: B010
 
@@ -449,9 +825,156 @@ def endless_draws() -> None:
     setattr(sessions.Sessions, "begin", lambda *_: None)  # noqa: B010
 
 
+def one_state_for_all() -> None:
+    """A node has one state, which the message of any session reads and replaces."""
+    real = states.StatesInFolder.open
+
+    def shared(self: states.StatesInFolder, heading: states.Heading) -> Any:
+        return real(self, dataclasses.replace(heading, session=bytes(32).hex()))
+
+    setattr(states.StatesInFolder, "open", shared)  # noqa: B010
+    believe_any_state()
+
+
+def believe_any_state() -> None:
+    """A state that cannot be read is left where it is, and counts as none."""
+
+    def read(self: states.StateFile) -> bytes:
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    setattr(states.StateFile, "read", read)  # noqa: B010
+
+
+def session_begun_again() -> None:
+    """A session whose state was removed before it opened is begun like a new one."""
+    setattr(sessions.Sessions, "end", lambda *_: None)  # noqa: B010
+
+
+def half_the_noise_for_an_audit() -> None:
+    """The same as :func:`halved_variance`, which an audit of the vote has to notice by itself."""
+    halved_variance()
+
+
+def front_charged_once_for_an_audit() -> None:
+    """The same as :func:`front_charged_once`, which an audit of the front has to notice."""
+    front_charged_once()
+
+
+def masked_without_noise() -> None:
+    """Clients add no noise where a whole federation asks; alone, the mechanism is right."""
+    setattr(endpoint.Endpoint, "_noisy_answer", sums.Curious._noisy_answer)  # noqa: B010
+
+
+def forgotten_charge() -> None:
+    """The first vote is asked and opened, and never charged to the server's ledger."""
+    real = federation.Federation._reserved
+
+    def forgetful(
+        self: federation.Federation,
+        event: events.Event,
+        label: str,
+        session: bytes,
+        *,
+        sealed: bool = False,
+    ) -> ledger.Charge:
+        if label != "vote":
+            return real(self, event, label, session, sealed=sealed)
+        elsewhere = ledger.Ledger.in_memory("elsewhere", self.ledger.budget)
+        charge = elsewhere.charge_and_ask(event, label, self.run, session.hex())
+        seal = ledger.Ledger.seal
+
+        def sealing(charged: ledger.Ledger, asked: str) -> None:
+            seal(elsewhere if asked == session.hex() else charged, asked)
+
+        setattr(ledger.Ledger, "seal", sealing)  # noqa: B010
+        return charge
+
+    setattr(federation.Federation, "_reserved", forgetful)  # noqa: B010
+
+
+def price_of_adding() -> None:
+    """Steps of DP-SGD are priced as if a record could be added or removed, not replaced."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    def added(rate: float, noise: float, interval: float) -> Any:
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            noise, sampling_prob=rate, value_discretization_interval=interval
+        )
+
+    setattr(events, "replaced_pld", added)  # noqa: B010
+
+
+def float_noise_for_an_audit() -> None:
+    """DP-SGD adds single-precision noise to sums that are on no grid."""
+
+    def normal(_self: Any, deviation: Any, shape: tuple[int, ...]) -> Any:
+        grid = float(clipped_sum.grid_step(1.0, 2))
+        noise = deviation * grid * np.random.default_rng().normal(size=shape)
+        return noise.astype(np.float32).astype(np.float64) / grid
+
+    setattr(dp_training.Secret, "rounded_normal", normal)  # noqa: B010
+    setattr(dp_training, "snapped", lambda total, step: total / step)  # noqa: B010
+
+
+def split_by_content_for_an_audit() -> None:
+    """The same as :func:`split_by_content`, which an audit has to notice by itself."""
+    split_by_content()
+    setattr(records, "split_validation", examples.split_validation)  # noqa: B010
+
+
+def unit_by_its_name() -> None:
+    """Whom an epsilon is about is guessed from an attribute that happens to be called ``mode``."""
+
+    def guessed(method: Any, _space: Any) -> str:
+        return "record" if getattr(method, "mode", "") == "record" else "client"
+
+    setattr(tuning, "unit_of", guessed)  # noqa: B010
+
+
+def skipped_rounds_are_free() -> None:
+    """Rounds are charged as they are asked, so that those that noise makes skip cost nothing."""
+    setattr(federation.Federation, "prepay", lambda *_: None)  # noqa: B010
+
+
+def marks_beyond_the_price() -> None:
+    """Whoever abstains leaves marks twice as heavy as a ballot's weights, at the price of those."""
+    kind = bounds.WithAbstentions
+    real: Any = vars(kind)["marks"].fget
+    heavy = property(lambda self: tuple(2 * weight for weight in real(self)))
+    setattr(kind, "marks", heavy)  # noqa: B010
+
+
+def abstains_unmarked() -> None:
+    """Whoever abstains casts a random ballot, and leaves no mark."""
+
+    def abstention(self: bounds.WithAbstentions) -> npt.NDArray[np.int64]:
+        votes = self.ballots.abstention()
+        return np.concatenate([votes, np.zeros(len(self.marks), dtype=np.int64)])
+
+    setattr(bounds.WithAbstentions, "abstention", abstention)  # noqa: B010
+
+
+def warning_never_comes() -> None:
+    """However many abstained, it is never said that most did."""
+    setattr(abstentions.Abstentions, "prevail", property(lambda _self: False))  # noqa: B010
+
+
+def training_unpaid_if_it_is_not_held() -> None:
+    """Training is charged as it is held, so that what is charged tells what a vote counted."""
+    setattr(charged_questions.ChargedQuestions, "prepay", lambda *_: None)  # noqa: B010
+
+
 SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
     function.__name__: (function, test)
     for function, test in (
+        (
+            unsealed_questions,
+            "faults/test_campaigns.py::test_whatever_goes_wrong_in_a_federation_is_paid_and_noted",
+        ),
+        (
+            free_releases,
+            "faults/test_campaigns.py::test_whatever_goes_wrong_in_a_federation_is_paid_and_noted",
+        ),
         (
             halved_variance,
             "privacy/test_mechanisms.py::test_guaranteed_survivors_alone_deliver_the_required_noise",
@@ -466,9 +989,81 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "privacy/test_participation.py::"
             "test_a_curious_participant_among_four_learns_no_more_than_planned",
         ),
+        (
+            marks_beyond_the_price,
+            "privacy/test_bounds.py::"
+            "test_counted_abstentions_lie_no_further_apart_than_ballots"
+            "[TopVotes(candidates=4, votes=2, unit=1)-range(0, 3)]",
+        ),
+        (
+            abstains_unmarked,
+            "test_abstentions.py::test_who_abstains_is_marked_and_who_votes_is_not",
+        ),
+        (
+            warning_never_comes,
+            "test_abstentions.py::test_a_deadline_that_everybody_misses_is_told",
+        ),
+        (
+            training_unpaid_if_it_is_not_held,
+            "test_abstentions.py::test_private_training_that_is_not_held_is_charged_all_the_same",
+        ),
         (unenforced_bound, "privacy/test_mechanisms.py::test_noise_is_refused_outside_the_bound"),
         (refund, "privacy/test_ledger.py::test_a_failed_question_stays_paid"),
+        (
+            chain_not_looked_at,
+            "privacy/test_ledger_faults.py::test_one_byte_does_not_turn_a_budget_of_one_into_nine",
+        ),
+        (
+            locks_not_tried,
+            "privacy/test_ledger_faults.py::"
+            "test_where_the_newer_kind_of_lock_is_unknown_another_process_tries",
+        ),
+        (
+            understated_total,
+            "privacy/test_ledger.py::"
+            "test_nothing_is_spent_where_the_newest_total_is_understated[0.99]",
+        ),
+        (
+            optimistic_lines,
+            "privacy/test_ledger_totals.py::test_the_straight_line_is_above_the_curve[release1]",
+        ),
+        (
+            line_asked_twice,
+            "privacy/test_ledger_states.py::test_a_charge_pays_for_the_question_of_one_session",
+        ),
+        (
+            closed_after_sealing,
+            "privacy/test_ledger_states.py::test_a_charge_pays_for_the_question_of_one_session",
+        ),
+        (
+            closed_and_counted,
+            "privacy/test_ledger_states.py::"
+            "test_a_closed_charge_counts_nowhere_and_is_never_asked_again",
+        ),
+        (
+            reserved_for_free,
+            "privacy/test_ledger_states.py::"
+            "test_a_closed_charge_counts_nowhere_and_is_never_asked_again",
+        ),
+        (
+            barred_and_charged,
+            "privacy/test_ledger_states.py::"
+            "test_a_barred_session_is_never_charged_and_a_charged_one_never_barred",
+        ),
+        (
+            run_held_twice,
+            "privacy/test_ledger_states.py::"
+            "test_a_run_is_held_by_one_process_and_let_go_when_it_dies",
+        ),
         (composed_once, "privacy/test_accounting.py::test_repeating_costs_as_often"),
+        (
+            forgetful_filter,
+            "privacy/test_filters.py::test_no_adversary_within_the_filter_exceeds_its_budget",
+        ),
+        (
+            undivided_ladder,
+            "privacy/test_filters.py::test_the_steps_of_a_ladder_share_one_delta",
+        ),
         (missing_mask, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
         (reused_box_secret, "secure/test_masks.py::test_no_box_key_is_used_twice"),
         (
@@ -523,10 +1118,78 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "privacy/test_selection.py::test_never_cheaper_than_dp_accounting_says[poisson]",
         ),
         (
+            split_by_content,
+            "data/test_examples.py::test_replacing_a_unit_leaves_all_others_where_they_are",
+        ),
+        (redealt_split, "data/test_examples.py::test_one_unit_more_moves_at_most_one_other"),
+        (
+            groups_cut_in_two,
+            "data/test_examples.py::"
+            "test_both_parts_of_a_split_have_exactly_their_size_in_whole_groups",
+        ),
+        (
+            rate_of_rows,
+            "tuners/test_selection.py::test_the_rate_depends_on_groups_and_not_on_their_rows",
+        ),
+        (
             seeded_front,
             "test_pareto_job.py::test_a_private_front_has_noise_that_no_seed_tells",
         ),
+        (
+            front_charged_once,
+            "test_pareto_job.py::test_a_private_front_is_charged_in_every_folder",
+        ),
+        (
+            points_taken_twice,
+            "test_pareto_job.py::test_copies_of_a_private_front_do_not_share_a_charge",
+        ),
+        (
+            front_on_any_line,
+            "test_pareto_job.py::test_a_private_front_on_other_data_is_charged_anew",
+        ),
+        (half_the_noise_for_an_audit, "audits/test_auditing.py::test_an_audit_finds_nothing[vote]"),
+        (
+            masked_without_noise,
+            "audits/test_auditing.py::test_an_audit_finds_nothing[averaging]",
+        ),
+        (
+            front_charged_once_for_an_audit,
+            "audits/test_auditing.py::test_an_audit_finds_nothing[front]",
+        ),
+        (price_of_adding, "audits/test_auditing.py::test_an_audit_finds_nothing[dp-sgd-steps]"),
+        (float_noise_for_an_audit, "audits/test_auditing.py::test_an_audit_finds_nothing[dp-sgd]"),
+        (forgotten_charge, "audits/test_auditing.py::test_an_audit_finds_nothing[auto]"),
+        (
+            split_by_content_for_an_audit,
+            "audits/test_auditing.py::test_an_audit_finds_nothing[selection]",
+        ),
+        (
+            unit_by_its_name,
+            "test_units.py::test_a_mode_called_record_does_not_make_a_method_about_records",
+        ),
+        (
+            skipped_rounds_are_free,
+            "tuners/test_bandit.py::"
+            "test_reward_rounds_that_are_skipped_are_charged_all_the_same[dp]",
+        ),
         (line_used_twice, "test_federation.py::test_a_prepaid_line_pays_for_one_question"),
+        (
+            given_back_by_most,
+            "test_closing.py::test_one_silent_client_keeps_a_charge_spent_until_it_is_back",
+        ),
+        (
+            given_back_by_others,
+            "test_closing.py::test_signatures_of_another_roster_give_nothing_back",
+        ),
+        (
+            signed_without_barring,
+            "test_closing.py::test_a_client_that_signed_seals_nothing_even_from_an_old_state[False]",
+        ),
+        (
+            sealed_unrecorded,
+            "test_closing.py::test_what_may_have_been_sealed_stays_spent[open-False]",
+        ),
+        (run_by_two, "test_closing.py::test_two_resumers_at_once_are_one_too_many"),
         (
             forgotten_question,
             "test_federation.py::test_a_prepaid_question_that_was_cut_off_is_paid_for_again",
@@ -614,6 +1277,19 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_a_server_that_draws_the_order_again_and_again_is_stopped_by_every_client",
         ),
         (
+            one_state_for_all,
+            "test_states.py::"
+            "test_two_runs_on_the_same_members_both_open_in_whatever_order_they_ask",
+        ),
+        (
+            session_begun_again,
+            "test_states.py::test_a_session_whose_state_was_removed_is_not_answered_again[seal]",
+        ),
+        (
+            believe_any_state,
+            "test_states.py::test_a_damaged_state_ends_its_own_sum_and_no_other[empty]",
+        ),
+        (
             unlocked_folder,
             "test_membership.py::test_a_file_that_others_can_reach_is_refused"
             "[ledger.sqlite-438-600]",
@@ -631,6 +1307,73 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             any_node_is_a_member,
             "flower/test_folderless.py::test_a_node_that_demands_a_roster_answers_nothing_without",
+        ),
+        (float_noise, "test_rules.py::test_a_gradient_is_a_whole_number_of_steps"),
+        (
+            quiet_front,
+            "test_pareto_job.py::"
+            "test_a_released_error_has_the_noise_that_is_charged_in_whole_steps",
+        ),
+        (
+            unsnapped_sum,
+            "privacy/test_float_holes.py::test_a_released_model_has_no_holes[on_a_shifted_grid]",
+        ),
+        (
+            smaller_normal,
+            "privacy/test_rounded_normal.py::"
+            "test_every_draw_is_in_the_cell_that_its_digits_say[1000000.0]",
+        ),
+        (
+            guessed_digits,
+            "privacy/test_rounded_normal.py::"
+            "test_digits_that_decide_nothing_are_followed_by_more[1.0]",
+        ),
+        (
+            uncharged_grid,
+            "privacy/test_clipped_sum.py::"
+            "test_the_grid_is_a_power_of_two_and_costs_little[1.0-106]",
+        ),
+        (groups_cut, "test_dp_training.py::test_a_lot_never_cuts_a_group_in_two[poisson-secret]"),
+        (
+            heavy_groups,
+            "test_dp_training.py::test_a_group_moves_a_step_as_a_single_row_may[poisson]",
+        ),
+        (packed_rows, "test_lots.py::test_arrays_have_the_same_shape_whoever_is_in"),
+        (
+            uncharged_door,
+            "test_charged_questions.py::"
+            "test_a_tuner_finds_every_other_door_closed[answers without a charge]",
+        ),
+        (
+            free_answers,
+            "test_contracts.py::TestEveryTuner::test_pays_for_every_question_before_it_is_asked"
+            "[opt-sobol-6]",
+        ),
+        (
+            prices_by_tuners,
+            "test_charged_questions.py::test_a_tuner_cannot_bring_its_own_price[votes]",
+        ),
+        (
+            leaky_block,
+            "test_charged_questions.py::"
+            "test_nothing_of_the_server_is_reachable_from_what_a_tuner_holds",
+        ),
+        (
+            no_lock_on_folders,
+            "test_one_writer.py::"
+            "test_a_second_writer_is_refused_with_the_folder_and_the_process_that_holds_it",
+        ),
+        (
+            unsynced_files,
+            "test_files.py::test_a_file_is_on_disk_before_it_has_its_name_and_the_name_after",
+        ),
+        (
+            living_drafts_removed,
+            "test_files.py::test_a_draft_that_a_living_process_writes_stays",
+        ),
+        (
+            believed_lines,
+            "test_journal.py::test_every_damage_in_a_whole_line_is_one_sentence",
         ),
         (unasked_deadline, "flower/test_vote.py::test_no_first_answer_comes_before_the_deadline"),
         (

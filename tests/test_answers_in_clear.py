@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.arrays import Array, Arrays, mean_of_models
+from tacit.charged_questions import ChargedQuestions
 from tacit.endpoint import AskInClear, AskSum, Continue, Endpoint, encode
 from tacit.federation import EvaluationFailed, Federation
 from tacit.privacy.accounting import Budget
@@ -129,7 +130,7 @@ UNUSABLE: dict[str, tuple[Lie, str]] = {
 def test_an_answer_that_cannot_be_used_is_left_out_and_counted(method: Tuner, name: str) -> None:
     lie, why = UNUSABLE[name]
     built = with_liars(lie, LIAR, variance=noise_for(method, SPACE, INFINITE))
-    outcome = method.tune(built, SPACE, np.random.default_rng(5))
+    outcome = method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(5))
     SPACE.encode(outcome.config)
     for array in outcome.weights or ():
         assert np.isfinite(array).all()
@@ -160,7 +161,7 @@ def test_a_finite_lie_crashes_nothing(method: Tuner, value: float) -> None:
     """
     built = with_liars(filled(value), LIAR, variance=noise_for(method, SPACE, INFINITE))
     with suppress(TooFewClients, EvaluationFailed):
-        SPACE.encode(method.tune(built, SPACE, np.random.default_rng(5)).config)
+        SPACE.encode(method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(5)).config)
 
 
 def training(built: Federation, *configs: Config, rounds: int = 1) -> Any:

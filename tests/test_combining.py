@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -167,6 +168,14 @@ def test_cells_that_there_are_not_and_too_many_trials_are_refused() -> None:
         ClusterSums(SEARCH, Kept(), (147,)).bound  # noqa: B018
     with pytest.raises(ValueError, match="trials is 1000000000; allowed is 1 to 100000"):
         LossSums(LocalSearch(SPACE.to_json(), "sobol", 10**9)).bound  # noqa: B018
+
+
+def test_a_question_for_no_points_is_refused_by_whoever_reads_it() -> None:
+    """Where it was priced, it divided by zero."""
+    asked = msgspec.msgpack.encode(ClusterSums(SEARCH, Kept(points=2), ()))
+    for nothing in (b"points\x00", b"points\xff"):
+        with pytest.raises(msgspec.ValidationError, match=r"points is -?[01]; allowed is 1 and"):
+            msgspec.msgpack.decode(asked.replace(b"points\x02", nothing), type=ClusterSums)
 
 
 def test_one_noise_level_prices_both_questions_alike() -> None:

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from tacit import rewards, updates
+from tacit.arrays import Array
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Examples
 from tacit.dp_training import Recipe
-from tacit.federation import Federation, secure_sum
+from tacit.endpoint import AskInClear, AskSum, Continue
+from tacit.federation import Channel, Federation, secure_sum
 from tacit.journal import Journal
 from tacit.networks import dense
 from tacit.privacy.accounting import Budget, spent
-from tacit.privacy.bounds import BordaVotes, Bound, Box, Marks, NormBall, OnePoint, TopVotes
-from tacit.privacy.events import compose
-from tacit.privacy.ledger import BudgetExceeded
-from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism
+from tacit.privacy.bounds import (
+    BordaVotes,
+    Bound,
+    Box,
+    Marks,
+    NormBall,
+    OnePoint,
+    TopVotes,
+    WithAbstentions,
+)
+from tacit.privacy.events import RECORD, Event, Unprotected, compose, covers
+from tacit.privacy.ledger import BudgetExceeded, Ledger
+from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism, mechanism_of
 from tacit.privacy.selection import Runs
+from tacit.query import LocalTraining, LocalValidation
 from tacit.rules import Bilevel
 from tacit.secure.encrypted import EncryptedParticipant
 from tacit.secure.masks import MaskedParticipant
@@ -64,7 +78,16 @@ PRIVATE: list[Tuner] = [
     Bandit(TASK.initial, STAGE, candidates=6),
     FedEx(TASK.initial, rounds=3, candidates=5),
     AdaptiveRate(TASK.initial, rounds=3),
-    Together(Vote(votes=2, candidates=7), PrivateAveraging(2, 1), TASK.initial(1), unit=40),
+    Vote(votes=2, candidates=7, run_off=RunOff(2, 0.3), count_abstentions=True),
+    Together(
+        Vote(votes=2, candidates=7, count_abstentions=True),
+        PrivateAveraging(2, 1),
+        TASK.initial(1),
+        training_unit=40,
+    ),
+    Together(
+        Vote(votes=2, candidates=7), PrivateAveraging(2, 1), TASK.initial(1), training_unit=40
+    ),
     Feathers(
         lambda config: CELLS.initial(1, config),
         lambda weights: discretised(CELLS.architecture({}).module.names(), weights),
@@ -111,6 +134,8 @@ BOUNDS: list[Bound] = [
     Marks(20, 3),
     Marks(3, 3),
     OnePoint(2, (3, 2), 16),
+    WithAbstentions(TopVotes(20, 3)),
+    WithAbstentions(BordaVotes(20, 4, unit=2)),
 ]
 SECURE_SUMS = ["masks", "masks without roster", "plain", "encrypted"]
 
@@ -132,8 +157,11 @@ def budget_of(tuner: Tuner) -> Budget:
     return Budget(epsilon, 1e-5)
 
 
-def prepared(tuner: Tuner, secure: str = "masks") -> Federation:
-    """Encrypted sums have few clients and little noise, so that they take seconds."""
+def prepared(tuner: Tuner, secure: str = "masks", *, trains: bool = True) -> Federation:
+    """Clients that would answer any question in the clear, unless they do not train for others.
+
+    Encrypted sums have few clients and little noise, so that they take seconds.
+    """
     encrypted = tuner in ENCRYPTED
     budget = budget_of(tuner)
     make = searcher if isinstance(tuner, Feathers) else learner
@@ -143,19 +171,71 @@ def prepared(tuner: Tuner, secure: str = "masks") -> Federation:
         budget=budget,
         dropout=0.0 if encrypted else 0.1,
         secure="encrypted" if encrypted else secure,
+        trains=trains,
         record_level=tuner in RECORD_LEVEL,
     )
 
 
-RUNS: dict[int, tuple[Federation, Outcome]] = {}
+@dataclass
+class Overheard:
+    """A channel that notes every question before it goes out, and what was charged by then."""
+
+    channel: Channel
+    ledger: Ledger
+    asked: list[tuple[AskSum | AskInClear, list[Event]]] = field(default_factory=list)
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self.channel.clients
+
+    def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        message = msgspec.msgpack.decode(next(iter(requests.values())), type=Message)
+        if not isinstance(message, Continue):
+            self.asked.append((message, [charge.event for charge in self.ledger.charges()]))
+        return self.channel.ask(stage, requests)
+
+
+Message = AskSum | Continue | AskInClear
+RUNS: dict[tuple[int, bool], tuple[Federation, Outcome, Overheard]] = {}
+
+
+def held(tuner: Tuner, *, trains: bool = True) -> tuple[Federation, Outcome, Overheard]:
+    """One run of every tuner, for all that can be asked about it, and one with other clients."""
+    key = id(tuner), trains or tuner in ENCRYPTED  # those take long, and are never in the clear
+    if key not in RUNS:
+        built = prepared(tuner, trains=trains)
+        overheard = Overheard(built.channel, built.ledger)
+        questions = ChargedQuestions(replace(built, channel=overheard))
+        RUNS[key] = built, tuner.tune(questions, SPACE, np.random.default_rng(5)), overheard
+    return RUNS[key]
 
 
 def tuned(tuner: Tuner) -> tuple[Federation, Outcome]:
-    """One run of every tuner, for all that can be asked about it."""
-    if id(tuner) not in RUNS:
-        built = prepared(tuner)
-        RUNS[id(tuner)] = built, tuner.tune(built, SPACE, np.random.default_rng(5))
-    return RUNS[id(tuner)]
+    """That run, without what was overheard."""
+    return held(tuner)[:2]
+
+
+def price_of(message: AskSum | AskInClear, *, record_level: bool) -> Event:
+    """What a question costs, by what stands in it."""
+    if isinstance(message, AskSum):
+        terms = Participation(message.clients, message.dropout, message.colluding)
+        return mechanism_of(message.query.bound, terms, message.variance).event
+    if record_level and isinstance(message.query, LocalTraining):
+        return message.query.event
+    return Unprotected(type(message.query).__name__)
+
+
+def unpaid(asked: list[Event], charged: list[Event]) -> list[Event]:
+    """Questions that no line is left for: that very release's, or a larger one's."""
+    lines, left = list(charged), []
+    for event in asked:
+        same = [line for line in lines if line == event]
+        line = next(iter(same or [line for line in lines if covers(line, event)]), None)
+        if line is None:
+            left.append(event)
+        else:
+            lines.remove(line)
+    return left
 
 
 def named(tuner: Any) -> str:
@@ -173,9 +253,20 @@ class TestEveryTuner:
         declared = tuner.event(SPACE, built.variance or 1.0)
         for delta in (1e-3, 1e-5, 1e-8):
             assert spent(charged, delta).epsilon <= spent(declared, delta).epsilon
+
+    def test_spends_no_more_of_any_client(self, tuner: Tuner) -> None:
+        built, *_ = held(tuner, trains=False)
+        declared = tuner.event(SPACE, built.variance or 1.0)
         for endpoint in built.channel.endpoints:  # type: ignore[attr-defined]
             own = compose(charge.event for charge in endpoint.ledger.charges())
             assert spent(own, 1e-5).epsilon <= spent(declared, 1e-5).epsilon
+
+    def test_pays_for_every_question_before_it_is_asked(self, tuner: Tuner) -> None:
+        _, _, overheard = held(tuner)
+        asked: list[Event] = []
+        for message, charged in overheard.asked:
+            asked.append(price_of(message, record_level=tuner.unit == RECORD))
+            assert unpaid(asked, charged) == []
 
     def test_stays_within_its_budget(self, tuner: Tuner) -> None:
         built, _ = tuned(tuner)
@@ -190,8 +281,22 @@ class TestEveryTuner:
     def test_draws_the_same_candidates_from_the_same_seed(self, tuner: Tuner) -> None:
         if tuner in ENCRYPTED:
             pytest.skip("what it does before it asks is what its private twin does")
-        again = tuner.tune(prepared(tuner), SPACE, np.random.default_rng(5))
-        assert again.candidates == tuned(tuner)[1].candidates
+        assert held(tuner, trains=False)[1].candidates == held(tuner)[1].candidates
+
+
+@dataclass(frozen=True)
+class Peeking(RandomGuess):
+    """A guess by somebody who breaks into the server's state and asks before."""
+
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
+        weights = tuple(map(Array.of, TASK.initial(1)))
+        assert questions._federation.collect(LocalValidation(weights), "train")
+        return super().tune(questions, space, rng)
+
+
+def test_the_contract_notices_a_question_that_was_not_paid_for() -> None:
+    with pytest.raises(AssertionError, match="Unprotected"):
+        TestEveryTuner().test_pays_for_every_question_before_it_is_asked(Peeking())
 
 
 @pytest.mark.parametrize("tuner", [*PRIVATE, *RECORD_LEVEL, *ENCRYPTED, *IN_CLEAR], ids=named)
@@ -199,13 +304,17 @@ def test_every_tuner_that_asks_is_refused_before_it_does(tuner: Tuner) -> None:
     built = prepared(tuner)
     built.ledger.amend(Budget(0.001, 1e-5), "too little for anything")
     with pytest.raises(BudgetExceeded):
-        tuner.tune(replace(built, channel=Unreachable(CLIENTS)), SPACE, np.random.default_rng(0))
+        tuner.tune(
+            ChargedQuestions(replace(built, channel=Unreachable(CLIENTS))),
+            SPACE,
+            np.random.default_rng(0),
+        )
 
 
 @pytest.mark.parametrize("tuner", ASKING_NOBODY, ids=named)
 def test_every_tuner_that_claims_to_ask_nobody_does_not(tuner: Tuner) -> None:
     built = replace(prepared(tuner), channel=Unreachable(CLIENTS))
-    tuner.tune(built, SPACE, np.random.default_rng(0))
+    tuner.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     assert len(built.ledger) == 0
 
 
@@ -229,8 +338,9 @@ def test_masks_change_no_private_tuners_answer(
     for secure in ("masks", "plain"):
         built = prepared(tuner, secure)
         built.journal = Journal(tmp_path, {"sums": secure})
-        tuner.tune(built, SPACE, np.random.default_rng(4))
-        opened.append([piece["value"] for piece in built.journal.pieces.values()])
+        tuner.tune(ChargedQuestions(built), SPACE, np.random.default_rng(4))
+        pieces = built.journal.pieces
+        opened.append([pieces[place]["value"] for place in pieces if isinstance(place, int)])
     assert opened[0] == opened[1]
     assert np.any(opened[0][0])
 

@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from tacit import dp_training
 from tacit.data.examples import Examples
 from tacit.dp_training import Models, Recipe, Run, Secret, Seeded, train
+from tacit.lots import Units, scattered
+from tacit.privacy.clipped_sum import charged_sensitivity
 
 RNG = np.random.default_rng(0)
 ROWS = Examples(
@@ -23,15 +26,19 @@ TWO = Examples(ROWS.features, (ROWS.features[:, 0] > 0).astype(np.int64))
 class Everybody:
     """Lots of all examples, in order, and no noise: what is left is arithmetic."""
 
-    def normal(self, shape: tuple[int, ...]) -> Any:
-        return np.zeros(shape, np.float32)
+    def rounded_normal(self, deviation: Any, shape: tuple[int, ...]) -> Any:
+        del deviation
+        return np.zeros(shape, np.int64)
 
-    def lots(self, runs: int, examples: int, size: int) -> Any:
-        return np.tile(np.arange(examples)[:size], (runs, 1))
+    def lots(self, runs: int, units: int, size: int) -> Any:
+        return np.tile(np.arange(units)[:size], (runs, 1))
 
-    def some(self, examples: int, rate: float) -> Any:
+    def some(self, units: int, rate: float) -> Any:
         del rate
-        return np.arange(examples)
+        return np.arange(units)
+
+    def placed(self, units: Units, lots: Any, rate: float) -> Any:
+        return scattered(units, lots, rate)
 
 
 def sequential(models: Models, run: int) -> nn.Sequential:
@@ -139,6 +146,78 @@ def test_one_record_moves_a_step_by_no_more_than_the_clip() -> None:
         float(np.square(a - b).sum()) for a, b in zip(moved[0].layers, moved[1].layers, strict=True)
     )
     assert 0 < np.sqrt(squares) <= 2 * 0.5
+
+
+# Rows that belong together
+
+GROUPED = replace(ROWS, groups=np.arange(60) % 15)
+CLIP = 0.5
+CHARGED = float(charged_sensitivity(CLIP, 18))
+
+
+def step_of(examples: Examples, sampling: str = "poisson") -> Any:
+    """The sum of all units' clipped gradients."""
+    lot = examples.units
+    recipe = Recipe(lot=lot, steps=1, sampling=sampling)
+    (layer,) = train(recipe, [Run(lot, 0.0, CLIP)], examples, 3, Everybody()).layers
+    return layer.ravel()
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_group_moves_a_step_as_a_single_row_may(sampling: str) -> None:
+    """All four rows of a patient point the same way, as far as they can."""
+    features, labels = 100 * ROWS.features, ROWS.labels.copy()
+    features[3::15], labels[3::15] = 1e4, 2
+    worst = Examples(features, labels, GROUPED.groups)
+    other = replace(worst, features=features.copy(), labels=labels.copy())
+    other.labels[3::15] = 0
+    alone = worst.take(np.arange(3, 60, 15))
+    assert alone.units == 1
+    assert 0.9 * CLIP < np.linalg.norm(step_of(alone, sampling)) <= CHARGED
+    moved = np.linalg.norm(step_of(worst, sampling) - step_of(other, sampling))
+    assert CLIP < moved <= 2 * CHARGED
+    without = worst.take(np.flatnonzero(np.arange(60) % 15 != 3))
+    assert np.linalg.norm(step_of(worst, sampling) - step_of(without, sampling)) <= CHARGED
+
+
+def test_groups_of_one_change_nothing() -> None:
+    alone = replace(ROWS, groups=np.arange(60))
+    for sampling in ("poisson", "fixed"):
+        recipe = Recipe(lot=20, steps=30, sampling=sampling)
+        one, other = (train(recipe, [Run(0.5, 1.0, 1.0)], e, 3, Seeded(4)) for e in (ROWS, alone))
+        np.testing.assert_allclose(one.layers[0], other.layers[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("chance", [Secret(), Seeded(3)], ids=["secret", "seeded"])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_lot_never_cuts_a_group_in_two(chance: Any, sampling: str) -> None:
+    """Lots are of groups: five on average, or exactly; within five standard deviations."""
+    units = Units(GROUPED)
+    counted = []
+    for rows, weights in dp_training._lots(Recipe(sampling=sampling, lot=5), units, 200, 2, chance):
+        assert weights is not None
+        for own, weight in zip(rows, weights, strict=True):
+            drawn = own[weight > 0]
+            assert (weight[weight > 0] == 0.25).all()
+            groups = np.unique(drawn % 15)
+            np.testing.assert_array_equal(
+                np.sort(drawn), np.flatnonzero(np.isin(np.arange(60) % 15, groups))
+            )
+            counted.append(len(groups))
+    if sampling == "fixed":
+        assert set(counted) == {5}
+    else:
+        assert abs(np.mean(counted) - 5) < 5 * np.sqrt(15 * (1 / 3) * (2 / 3) / 400)
+
+
+def test_a_lot_has_no_more_units_than_there_are_groups() -> None:
+    with pytest.raises(ValueError, match="allowed is 1 to the number of examples, 15, where"):
+        train(Recipe(lot=16), [Run(0.1, 1.0, 1.0)], GROUPED, 3, Seeded(0))
+
+
+def test_a_released_model_has_noise() -> None:
+    with pytest.raises(ValueError, match=r"is 0.0; allowed is a number above 0"):
+        train(Recipe(lot=5, steps=1), [Run(0.1, 0.0, 1.0)], ROWS, 3, Secret())
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])

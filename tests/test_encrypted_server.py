@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tacit
+from tacit.charged_questions import ChargedQuestions
 from tacit.endpoint import AskSum, Continue, encode
 from tacit.federation import EVALUATE, LocalChannel
 from tacit.membership import new_key
@@ -121,7 +122,7 @@ def encrypted_result(epsilon: float, *, roster: bool) -> Result:
         secure="encrypted",
         roster=roster,
     )
-    outcome = method.tune(built, SPACE, np.random.default_rng(1))
+    outcome = method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(1))
     return conclude(method, outcome, built, budget)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tacit.endpoint import Endpoint
+from tacit.endpoint import heading_of
 from tacit.federation import Federation, LocalChannel
 from tacit.membership import (
     KEY,
@@ -19,7 +18,6 @@ from tacit.membership import (
     ROSTER,
     Member,
     Membership,
-    StateFile,
     named_keys,
     new_key,
     read_key,
@@ -34,10 +32,13 @@ from tacit.receipts import Receipt, check_receipts, read_receipts
 from tacit.secure.opening import MaskedSum
 from tacit.secure.protocol import Refused
 from tacit.secure.roster import Identity, Roster
-from tests.federations import likes
+from tacit.states import Heading, Waiting, to_bytes
+from tests.interleaved import InFolders, answered, endpoint_of
 
 BALLOT = Ballot(tuple({"x": i / 9} for i in range(10)), votes=2)
 BUDGET = Budget(30.0, 1e-5)
+QUESTION = Heading(bytes(32).hex(), begins=True)
+UNDER_WAY = to_bytes(Waiting(bytes(32), b"question", b"", b"request", b"reply"))
 NAMES = ("anna", "ben", "cleo")
 KEYS = tuple(Identity.new().public_key for _ in NAMES)
 
@@ -279,8 +280,9 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) ->
         (LEDGER, 0o666, "600"),
         (LEDGER, 0o660, "600"),
         (LEDGER, 0o644, "600"),
-        ("state", 0o604, "600"),
-        ("state", 0o660, "600"),
+        ("states", 0o705, "700"),
+        ("states", 0o770, "700"),
+        ("sessions", 0o660, "600"),
         ("receipts", 0o777, "700"),
         ("receipts", 0o730, "700"),
         (ROSTER, 0o666, "600"),
@@ -293,7 +295,8 @@ def test_a_file_that_others_can_reach_is_refused(
     folder = members(tmp_path)[0]
     folder.chmod(0o755)
     (folder / "receipts").mkdir()
-    (folder / "state").touch(mode=0o600)
+    (folder / "states").mkdir(mode=0o700)
+    (folder / "sessions").touch(mode=0o600)
     Member.load(folder)
     (folder / name).chmod(mode)
     found = rf"{name} can be .* others \(mode {mode:03o}\); allowed is {allowed}: chmod {allowed}"
@@ -340,8 +343,9 @@ def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
     try:
         folder = members(tmp_path)[0]
         member = Member.load(folder)
-        with member.state() as state:
-            state.write(b"under way")
+        with member.states.open(QUESTION) as state:
+            state.write(UNDER_WAY)
+            member.sessions.begin(QUESTION.session)
         vote = BALLOT.bound.release(139.0)
         member.ledger.charge(vote, "answer", run="any")
         assert member.identity
@@ -361,7 +365,10 @@ def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    states = {stat.S_IMODE(path.stat().st_mode) for path in (folder / "states").iterdir()}
+    assert states == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == modes.pop("receipts") == 0o700
+    assert modes.pop("states") == 0o700
     assert {name for name, mode in modes.items() if mode & 0o077} == {PUBLIC_KEY, ROSTER}
 
 
@@ -369,140 +376,16 @@ def test_a_ledgers_journal_is_for_its_owner_alone_too(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         ledger = Ledger.create(tmp_path / "ledgers" / LEDGER, "clinics", BUDGET)
-        ledger._connection.execute("BEGIN IMMEDIATE")
-        ledger._connection.execute("INSERT INTO federation VALUES ('', '')")
-        files = {path.name: path.stat().st_mode for path in ledger.path.parent.iterdir()}
-        ledger._connection.execute("ROLLBACK")
+        with ledger._file.transaction():
+            ledger._file.connection.execute("INSERT INTO line VALUES (9, '', '', '')")
+            files = {path.name: path.stat().st_mode for path in ledger.path.parent.iterdir()}
+            ledger._file.connection.execute("ROLLBACK")
+            ledger._file.connection.execute("BEGIN")
     finally:
         os.umask(before)
-    assert len(files) == 2
+    assert sorted(files) == [LEDGER, f"{LEDGER}-journal", f"{LEDGER}.lock"]
     assert {stat.S_IMODE(mode) for mode in files.values()} == {0o600}
     assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
-
-
-def test_a_state_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:
-    state = StateFile(tmp_path / "state")
-    assert state.read() == b""
-    (tmp_path / ".state").touch(mode=0o644)  # a draft that somebody left
-    for text in (b"a longer state", b"short", b""):
-        state.write(text)
-        assert state.read() == text
-        assert stat.S_IMODE(state.path.stat().st_mode) == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
-
-
-def test_a_state_is_on_disk_under_its_name_before_write_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    sync, swap = os.fsync, os.replace
-
-    def fsync(handle: int) -> None:
-        found = os.fstat(handle)
-        done.append("folder" if stat.S_ISDIR(found.st_mode) else f"{found.st_size} bytes")
-        sync(handle)
-
-    def exchange(source: Path, target: Path) -> None:
-        done.append("name")
-        swap(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", exchange)
-    monkeypatch.setattr(Path, "replace", exchange)
-    StateFile(tmp_path / "state").write(b"seven b")
-    assert done == ["7 bytes", "name", "folder"]
-
-
-def test_a_kill_while_writing_leaves_the_old_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = StateFile(tmp_path / "state")
-    state.write(b"old")
-
-    def killed(_handle: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", killed)
-    with pytest.raises(KeyboardInterrupt):
-        state.write(b"new")
-    assert state.read() == b"old"
-
-
-def test_a_member_answers_one_message_at_a_time(tmp_path: Path) -> None:
-    folder = members(tmp_path)[0]
-    with Member.load(folder).state() as state:
-        state.write(b"under way")
-        with (
-            pytest.raises(Refused, match="answering another message"),
-            Member.load(folder).state(),
-        ):
-            pass
-    with Member.load(folder).state() as state:
-        assert state.read() == b"under way"
-
-
-def test_a_message_that_failed_does_not_keep_the_lock(tmp_path: Path) -> None:
-    member = Member.load(members(tmp_path)[0])
-    with pytest.raises(Refused, match="no sum is under way"), member.state():
-        raise Refused("no sum is under way")
-    with member.state() as state:
-        assert state.read() == b""
-
-
-def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
-    member = Member.load(members(tmp_path)[0])
-    with member.state():
-        child = os.fork()
-        if not child:
-            signal.pause()
-            os._exit(0)
-    try:
-        with member.state() as state:
-            assert state.read() == b""
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def endpoint_of(folder: Path) -> tuple[Endpoint, Member]:
-    """The endpoint as a fresh process would build it."""
-    member = Member.load(folder)
-    assert member.membership
-    assert member.number is not None
-    endpoint = Endpoint(
-        number=member.number,
-        client=likes(0.5),
-        participation=member.membership.participation,
-        ledger=member.ledger,
-        identity=member.identity,
-        roster=member.membership.roster,
-        least_noise=member.membership.least_noise,
-        on_release=member.keep,
-    )
-    return endpoint, member
-
-
-class InFolders:
-    """A channel whose clients hold nothing but their folders; keeps all requests and states."""
-
-    def __init__(self, folders: list[Path]) -> None:
-        self.folders = folders
-        self.clients = range(len(folders))
-        self.seen: dict[str, tuple[bytes, bytes]] = {}
-        """Client 0's state and request, by stage."""
-
-    def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        return {client: self.handle(client, stage, body) for client, body in requests.items()}
-
-    def handle(self, client: int, stage: str, request: bytes) -> bytes:
-        endpoint, member = endpoint_of(self.folders[client])
-        with member.state() as state:
-            before = state.read()
-            if client == 0:
-                self.seen.setdefault(stage, (before, request))
-            following, reply = endpoint.handle(before, request)
-            state.write(following)
-        return reply
 
 
 def held_vote(folder: Path) -> tuple[Federation, InFolders]:
@@ -511,7 +394,13 @@ def held_vote(folder: Path) -> tuple[Federation, InFolders]:
     ledger = Ledger.create(folder / "server.sqlite", "clinics", BUDGET)
     channel = InFolders(folders)
     federation = Federation(
-        channel, MaskedSum(roster.roster), ledger, roster.participation, "run", 139.0, signed=True
+        channel,
+        MaskedSum(roster.roster),
+        ledger,
+        roster.participation,
+        "run",
+        139.0,
+        roster=roster.roster,
     )
     federation.sum(BALLOT, "vote")
     return federation, channel
@@ -532,11 +421,12 @@ def test_a_session_is_not_released_again_after_its_state_was_rolled_back(tmp_pat
     _, channel = held_vote(tmp_path)
     anna = channel.folders[0]
     for stage in ("evaluate", "seal"):
-        state, request = channel.seen[stage]
-        StateFile(anna / "state").write(state)
+        state, request = channel.before[stage], channel.requests[stage]
+        file = anna / "states" / heading_of(request).session
+        file.unlink() if not state else file.write_bytes(state)
         with pytest.raises(Refused, match="this session was answered before"):
-            channel.handle(0, stage, request)
-        assert StateFile(anna / "state").read() == state
+            answered(anna, request)
+        assert not state or file.read_bytes() == state
     assert len(Ledger(anna / LEDGER)) == 1
     assert len(read_receipts([anna / "receipts"])) == 1
 
@@ -544,8 +434,8 @@ def test_a_session_is_not_released_again_after_its_state_was_rolled_back(tmp_pat
 def test_a_stage_that_is_over_is_refused(tmp_path: Path) -> None:
     _, channel = held_vote(tmp_path)
     for stage in ("share", "deliver", "seal", "confirm"):
-        with pytest.raises(Refused, match="does not follow 'Done'"):
-            channel.handle(0, stage, channel.seen[stage][1])
+        with pytest.raises(Refused, match="this sum is over; it is answered once"):
+            answered(channel.folders[0], channel.requests[stage])
 
 
 def test_an_endpoint_in_process_refuses_an_old_state_too(tmp_path: Path) -> None:
@@ -555,7 +445,8 @@ def test_an_endpoint_in_process_refuses_an_old_state_too(tmp_path: Path) -> None
 
     class Remembering(LocalChannel):
         def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-            kept[stage] = self._states[0], requests[0]
+            session = heading_of(requests[0]).session
+            kept[stage] = self._states[0].kept.get(session, b""), requests[0]
             return super().ask(stage, requests)
 
     endpoints = [endpoint_of(folder)[0] for folder in folders.folders]

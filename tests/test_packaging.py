@@ -19,7 +19,7 @@ import yaml
 import tacit
 from tests.pages import ROOT
 
-PARTS = ("benchmarks", "docs", "examples", "src", "tests")
+PARTS = ("benchmarks", "docs", "examples", "src", "tests", "tools")
 
 
 def built(kind: str, source: Path, out: Path) -> Path:

@@ -84,7 +84,7 @@ def front() -> dict[str, Any]:
     return {
         "name": "toy",
         "delta": 1e-5,
-        "protects": "per record, add-or-remove-one",
+        "protects": "per record, replace-one",
         "third": None,
         "hypervolume": 7.5,
         "who_may_see_it": "anybody",

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tacit import pareto_job
+from tacit.data.examples import Examples
 from tacit.oracles import TUNERS, DpTraining, TunerOracle
-from tacit.pareto_job import private_event, run, suggest
+from tacit.pareto import Point
+from tacit.pareto_job import _noisy, private_event, run, suggest
 from tacit.pareto_plan import load_pareto_plan, oracle_of
 from tacit.privacy.accounting import spent
-from tacit.privacy.events import Scored, releases
-from tacit.privacy.ledger import BudgetExceeded, Ledger
+from tacit.privacy.events import Scored, compose, releases
+from tacit.privacy.ledger import BudgetExceeded, Ledger, ledger_path
 from tacit.space import Config
 from tacit.tables import ScoreTable
 from tests.command_line import document, refusal, tacit
@@ -142,6 +148,106 @@ def test_a_private_front_is_charged_before_it_is_measured(tmp_path: Path) -> Non
     assert ledger.total().epsilon == pytest.approx(found["price"]["epsilon"])
 
 
+class Watched:
+    """Private fronts of six points on one lifetime ledger, and how many points were measured."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.measured, self.killed_at = folder, 0, 0
+        monkeypatch.setenv("TACIT_HOME", str(folder / "home"))
+        plan = folder / "plan.toml"
+        plan.write_text(NOISY)
+        terms = ("front.acquisition=random", "front.private=true", "front.epsilon=30")
+        self.plan = load_pareto_plan(plan, (*DIGITS, *terms, "front.ledger=lifetime"))
+        real = pareto_job._evaluated
+
+        def counted(*arguments: Any) -> Point:
+            self.measured += 1
+            if self.measured == self.killed_at:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        monkeypatch.setattr(pareto_job, "_evaluated", counted)
+
+    def run(self, name: str) -> dict[str, Any]:
+        return run(self.plan, self.folder / name, lambda *_: None)
+
+    def killed(self, name: str, at: int) -> None:
+        """Run into a kill while this point, counted from one, is measured."""
+        self.killed_at = self.measured + at
+        with pytest.raises(KeyboardInterrupt):
+            self.run(name)
+        self.killed_at = 0
+
+    def charged(self) -> int:
+        charges = Ledger(ledger_path("lifetime")).charges()
+        return releases(compose(charge.event for charge in charges)).total()
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(tmp_path, monkeypatch)
+
+
+def test_a_private_front_is_charged_in_every_folder(watched: Watched) -> None:
+    """One plan, one ledger and three folders are three releases; to look again is free."""
+    first = watched.run("a")
+    alone = Ledger(ledger_path("lifetime")).total().epsilon
+    assert first["price"]["epsilon"] == pytest.approx(alone)
+    watched.run("b")
+    third = watched.run("c")
+    assert watched.charged() == watched.measured == 18
+    assert Ledger(ledger_path("lifetime")).total().epsilon > 1.4 * alone
+    assert third["price"] == first["price"]
+    assert watched.run("a")["points"] == first["points"]
+    assert watched.charged() == watched.measured == 18
+
+
+def test_a_killed_private_front_pays_again_for_the_points_it_lost(watched: Watched) -> None:
+    watched.killed("a", at=4)
+    found = watched.run("a")
+    assert watched.measured == 4 + 3
+    assert watched.charged() == 6 + 1
+    lines = Ledger(ledger_path("lifetime")).charges()
+    assert [charge.label for charge in lines] == ["front", "front: points measured again"]
+    assert len({charge.run for charge in lines}) == 1
+    assert found["price"]["epsilon"] == pytest.approx(lines[-1].total.epsilon)
+
+
+def test_copies_of_a_private_front_do_not_share_a_charge(watched: Watched) -> None:
+    """A folder copied after its charge: whoever measures a point second pays for it."""
+    watched.killed("a", at=1)
+    assert watched.charged() == 6
+    for copy in ("b", "c"):
+        shutil.copytree(watched.folder / "a", watched.folder / copy)
+    fronts = [watched.run(name)["points"] for name in ("b", "a", "c")]
+    assert fronts[0] != fronts[1] != fronts[2]
+    assert watched.measured == 1 + 3 * 6
+    assert watched.charged() == watched.measured
+
+
+def test_a_private_front_without_its_journal_is_charged_anew(watched: Watched) -> None:
+    watched.killed("a", at=3)
+    (journal,) = (watched.folder / "a").glob("journal-*")
+    journal.unlink()
+    watched.run("a")
+    assert watched.measured == 3 + 6
+    assert watched.charged() == 2 * 6
+
+
+def test_a_private_front_on_other_data_is_charged_anew(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data that shrank under the same plan: a record is in more lots than the old line paid for."""
+    watched.killed("a", at=1)
+    smaller = replace(watched.plan, oracle=replace(watched.plan.oracle, examples=200))
+    monkeypatch.setattr(pareto_job, "oracle_of", lambda _plan: oracle_of(smaller))
+    watched.run("a")
+    first, second = (charge.event for charge in Ledger(ledger_path("lifetime")).charges())
+    assert [releases(event).total() for event in (first, second)] == [6, 6]
+    before, after = (releases(event).keys() for event in (first, second))
+    assert not before & after
+
+
 def test_the_price_counts_every_training_and_every_score() -> None:
     changes = ["oracle.sampling=poisson", "oracle.examples=300", "oracle.replications=2"]
     plan = load_pareto_plan(None, [*changes, "oracle.delta=1e-5"])
@@ -177,6 +283,27 @@ def test_a_private_front_has_noise_that_no_seed_tells() -> None:
     )
     assert (plain.errors(config, 7) == plain.errors(config, 7)).all()
     assert (private.errors(config, 7) != private.errors(config, 7)).any()
+
+
+def test_a_released_error_has_the_noise_that_is_charged_in_whole_steps() -> None:
+    """Two replications on a hundred rows: steps of 1/200. False alarms: below one in a million."""
+    rows = Examples(np.zeros((100, 2), np.float32), np.zeros(100, np.int64))
+    oracle = DpTraining(rows, rows, 2, replications=2)
+    point = Point({"lot": 1}, 1.0, (0.43, 0.55), 3.0)
+    found = np.array([_noisy(point, oracle, 0.05).errors for _ in range(4000)])
+    assert found.shape == (4000, 1)
+    np.testing.assert_allclose(200 * found, np.rint(200 * found), atol=1e-9)
+    assert found.std() == pytest.approx(0.05, rel=5.4 / np.sqrt(2 * 4000))
+    assert found.mean() == pytest.approx(0.49, abs=5.4 * 0.05 / np.sqrt(4000))
+
+
+def test_a_private_front_refuses_test_rows_that_belong_together() -> None:
+    plan = load_pareto_plan(None, ["oracle.sampling=poisson", "oracle.examples=300"])
+    oracle = oracle_of(plan)
+    assert isinstance(oracle, DpTraining)
+    grouped = replace(oracle.test, groups=np.zeros(len(oracle.test), np.int64))
+    with pytest.raises(ValueError, match="test data in which every row stands alone"):
+        private_event(plan, replace(oracle, test=grouped), [])
 
 
 def test_wrong_plans_are_refused(tmp_path: Path) -> None:

@@ -17,11 +17,20 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from tacit import plausible
+from tacit.charged_questions import ChargedQuestions
 from tacit.endpoint import AskSum, Endpoint
 from tacit.federation import Federation
 from tacit.plausible import FALSE_ALARM, ImplausibleSum, check_sum
 from tacit.privacy.accounting import Budget
-from tacit.privacy.bounds import BordaVotes, Bound, Marks, NormBall, OnePoint, TopVotes
+from tacit.privacy.bounds import (
+    BordaVotes,
+    Bound,
+    Marks,
+    NormBall,
+    OnePoint,
+    TopVotes,
+    WithAbstentions,
+)
 from tacit.privacy.mechanisms import Mechanism, Participation, SkellamMechanism
 from tacit.privacy.skellam import IntArray
 from tacit.query import Ballot
@@ -109,7 +118,7 @@ def test_what_no_valid_ballots_give_is_reported_and_chooses_nothing(name: str) -
     built = fifty(budget)
     corrupt(built, stuff)
     with pytest.raises(SpoiledSum, match="no valid answers"):
-        Vote(VOTES, CANDIDATES).tune(built, SPACE, np.random.default_rng(1))
+        Vote(VOTES, CANDIDATES).tune(ChargedQuestions(built), SPACE, np.random.default_rng(1))
     assert len(built.ledger) == 1, "what was charged stays charged"
     assert not built.turnouts
 
@@ -173,6 +182,11 @@ def of_bound(draw: st.DrawFn, bound: Bound) -> IntArray:
         case BordaVotes():
             chosen = draw(st.permutations(range(bound.candidates)))
             return bound.ballot(chosen[: bound.ranked])
+        case WithAbstentions():
+            if draw(st.booleans()):
+                return bound.abstention()
+            votes = of_bound(draw, bound.ballots)
+            return np.concatenate([votes, np.zeros(len(bound.marks), dtype=np.int64)])
         case Marks():
             places = st.integers(0, bound.length - 1)
             marked = draw(st.sets(places, max_size=min(bound.most, bound.length)))

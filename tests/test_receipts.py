@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -11,10 +12,10 @@ import pytest
 
 from tacit import federation as server
 from tacit.federation import Federation, LocalChannel, local_federation
-from tacit.privacy import ledger as booked
+from tacit.privacy import ledger_lines as booked
 from tacit.privacy.accounting import Budget
 from tacit.privacy.events import Event
-from tacit.privacy.ledger import Charge, Ledger
+from tacit.privacy.ledger import Charge, Ledger, LedgerError
 from tacit.privacy.mechanisms import Participation
 from tacit.query import Ballot
 from tacit.receipts import Receipt, check_receipts, count_by_line, read_receipts
@@ -94,7 +95,7 @@ def test_honest_receipts_agree_with_the_ledger(honest: Held) -> None:
     assert len(receipts) == 2 * CLIENTS
     assert ledger.verify() == []
     assert check_receipts(receipts, ledger, honest.roster) == []
-    assert count_by_line(receipts, [], ledger) == {2: CLIENTS, 3: CLIENTS}
+    assert count_by_line(receipts, [], ledger) == {2: CLIENTS, 5: CLIENTS}
 
 
 def test_a_receipt_is_whole_before_the_vector_leaves(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_charge_that_nobody_answered_has_no_receipts(honest: Held) -> None:
     ledger.charge(BALLOT.bound.release(139.0), "vote", run="nobody came")
     receipts = read_receipts([honest.receipts])
     assert check_receipts(receipts, ledger, honest.roster) == []
-    assert count_by_line(receipts, [], ledger) == {2: CLIENTS, 3: CLIENTS, 4: 0}
+    assert count_by_line(receipts, [], ledger) == {2: CLIENTS, 5: CLIENTS, 8: 0}
 
 
 def test_copies_of_a_receipt_are_no_problem_and_count_once(honest: Held) -> None:
@@ -127,11 +128,11 @@ def test_copies_of_a_receipt_are_no_problem_and_count_once(honest: Held) -> None
     ledger = Ledger(honest.ledger)
     assert len(receipts) == 4 * CLIENTS
     assert check_receipts(receipts, ledger, honest.roster) == []
-    assert count_by_line(receipts, [], ledger) == {2: CLIENTS, 3: CLIENTS}
+    assert count_by_line(receipts, [], ledger) == {2: CLIENTS, 5: CLIENTS}
 
 
 def test_dropping_the_newest_line_is_found_though_the_chain_is_whole(honest: Held) -> None:
-    edit(honest.ledger, "DELETE FROM line WHERE number = 3")
+    edit(honest.ledger, "DELETE FROM line WHERE number > 4")
     assert Ledger(honest.ledger).verify() == []
     assert honest.found() == ["the ledger has no such line: it was removed or altered"] * CLIENTS
 
@@ -139,12 +140,12 @@ def test_dropping_the_newest_line_is_found_though_the_chain_is_whole(honest: Hel
 @pytest.mark.parametrize(
     ("statement", "lost"),
     [
-        ("UPDATE line SET body = replace(body, 'vote', 'veto') WHERE number = 3", 1),
+        ("UPDATE line SET body = replace(body, 'vote', 'veto') WHERE number = 5", 1),
         ("UPDATE line SET body = replace(body, 'vote', 'veto') WHERE number = 2", 2),
-        ("UPDATE line SET body = replace(body, '139.0', '13900.0') WHERE number = 3", 1),
+        ("UPDATE line SET body = replace(body, '139.0', '13900.0') WHERE number = 5", 1),
         ("UPDATE line SET body = replace(body, '30.0', '3.0') WHERE number = 1", 2),
-        ("UPDATE line SET body = '{}' WHERE number = 3", 1),
-        ("UPDATE line SET body = X'00' WHERE number = 3", 1),
+        ("UPDATE line SET body = '{}' WHERE number = 5", 1),
+        ("UPDATE line SET body = X'00' WHERE number = 5", 1),
         ("UPDATE line SET digest = X'00' WHERE number = 2", 2),
         ("DELETE FROM line WHERE number = 2", 2),
         ("DELETE FROM line", 2),
@@ -168,11 +169,39 @@ def test_a_ledger_written_anew_with_a_cheaper_event_is_found(honest: Held, tmp_p
     assert honest.found(anew.path) == [told] * 2 * CLIENTS
 
 
+class Unasked(Ledger):
+    """Books a charge, and neither who asks on it nor that answers may leave."""
+
+    def charge_and_ask(
+        self, event: Event, label: str, run: str, session: str, roster: str = ""
+    ) -> Charge:
+        del session, roster
+        return self.charge(event, label, run)
+
+    def seal(self, session: str) -> None:
+        pass
+
+
+def test_a_line_that_is_closed_although_clients_answered_is_found(tmp_path: Path) -> None:
+    """A server that wants the price back cannot say that nothing was released."""
+    honest = held(tmp_path, votes=0)
+    honest.asked(Unasked(honest.ledger))
+    ledger = Ledger(honest.ledger)
+    ledger.ask(ledger.charges()[0], "a session of its own making")
+    ledger.close("a session of its own making", {"refused": "everybody"})
+    assert ledger.verify() == []
+    told = "the ledger closed this line as never answered, and counts it no longer"
+    assert honest.found() == [told] * CLIENTS
+
+
 def test_a_server_that_books_less_than_it_asks_is_found(tmp_path: Path) -> None:
     class Cheap(Ledger):
-        def charge(self, event: Event, label: str, run: str) -> Charge:
+        def charge_and_ask(
+            self, event: Event, label: str, run: str, session: str, roster: str = ""
+        ) -> Charge:
             assert event == BALLOT.bound.release(139.0)
-            return super().charge(BALLOT.bound.release(1390.0), label, run)
+            cheap = BALLOT.bound.release(1390.0)
+            return super().charge_and_ask(cheap, label, run, session, roster)
 
     cheating = held(tmp_path, votes=0)
     cheating.asked(Cheap(cheating.ledger))
@@ -184,9 +213,17 @@ def test_a_server_that_books_less_than_it_asks_is_found(tmp_path: Path) -> None:
 class Once(Ledger):
     """Books the first question only, and shows its line for all."""
 
-    def charge(self, event: Event, label: str, run: str) -> Charge:
+    def charge_and_ask(
+        self, event: Event, label: str, run: str, session: str, roster: str = ""
+    ) -> Charge:
         earlier = self.charges()
-        return earlier[-1] if earlier else super().charge(event, label, run)
+        if earlier:
+            return earlier[-1]
+        return super().charge_and_ask(event, label, run, session, roster)
+
+    def seal(self, session: str) -> None:
+        with suppress(LedgerError):
+            super().seal(session)
 
 
 def asked_twice_under_one_charge(folder: Path) -> Held:
@@ -227,7 +264,7 @@ def test_a_server_that_keeps_two_copies_of_its_ledger_is_found(
     cheating = held(tmp_path, votes=0)
     shutil.copy(cheating.ledger, tmp_path / "copy.sqlite")
     times = count()
-    monkeypatch.setattr(booked, "_now", lambda: "now" if at_once else f"{next(times)}")
+    monkeypatch.setattr(booked, "now", lambda: "now" if at_once else f"{next(times)}")
     for ledger in (cheating.ledger, tmp_path / "copy.sqlite"):
         cheating.asked(Ledger(ledger))
     told = "answered twice for line 2" if at_once else "the ledger has no such line"

@@ -10,10 +10,12 @@ from msgspec import structs
 from scipy.stats import kstest
 from torch import nn
 
+from tacit import rules
 from tacit.data.examples import Examples
-from tacit.gaussian import gaussian, poisson_sample
+from tacit.lots import poisson_sample
 from tacit.modules import draw
 from tacit.networks import dense
+from tacit.privacy.clipped_sum import charged_sensitivity, grid_step
 from tacit.rules import Adaptive, Bilevel, DpSgd, train_by
 from tacit.sgd import Weights
 from tacit.space import Config
@@ -152,7 +154,8 @@ def test_clipped_sums_are_those_of_opacus() -> None:
 def test_noise_has_the_size_that_is_paid_for() -> None:
     rule = DpSgd(rate=1e-9, steps=400, clip=2.0, noise=3.0, batch=5)
     walked = vector(trained(rule, config={"learning_rate": 1.0})) - vector(weights_of(NET))
-    deviation = 2.0 * 3.0 / 5 * math.sqrt(400)
+    charged = float(charged_sensitivity(2.0, walked.size))
+    deviation = charged * 3.0 / 5 * math.sqrt(400)
     assert kstest(walked / deviation, "norm").pvalue > 1e-6
 
 
@@ -183,13 +186,63 @@ def test_one_record_moves_a_step_by_no_more_than_the_clip() -> None:
         assert np.linalg.norm(moved[0] - moved[1]) <= 0.1 * (1 + 1e-4)
 
 
-def test_samples_and_noise_are_fresh_and_right() -> None:
+def test_samples_are_fresh_and_right() -> None:
     sizes = [len(poisson_sample(1000, 0.3)) for _ in range(300)]
     assert abs(np.mean(sizes) - 300) < 6 * math.sqrt(210 / 300)
     assert np.var(sizes) == pytest.approx(210, rel=0.5)
-    drawn = gaussian((100_000,))
-    assert kstest(drawn, "norm").pvalue > 1e-6
-    assert not (gaussian((100,)) == gaussian((100,))).any()
+    assert poisson_sample(1000, 0.3).tolist() != poisson_sample(1000, 0.3).tolist()
+
+
+GROUPS = np.arange(16) % 4
+
+
+def gradient_of(examples: Examples, *, noise: float = 1e-12) -> Any:
+    """The sum of all units' clipped gradients."""
+    rule = DpSgd(rate=1.0, steps=1, clip=0.1, noise=noise, batch=1)
+    model = rules._Model(NET, examples, 8)
+    slope = model.private_at(rule, {n: p.detach() for n, p in NET.named_parameters()})
+    return np.concatenate([part.double().numpy().ravel() for part in slope.values()])
+
+
+def test_a_group_moves_a_gradient_as_a_single_record_may() -> None:
+    """All rows of a group point the same way, as far as they can."""
+    features, labels = TRAIN.features.copy(), TRAIN.labels.copy()
+    features[GROUPS == 2], labels[GROUPS == 2] = -50.0, 1
+    grouped = Examples(features, labels, GROUPS)
+    charged = float(charged_sensitivity(0.1, sum(p.numel() for p in NET.parameters())))
+    alone = grouped.take(np.flatnonzero(GROUPS == 2))
+    assert 0.09 < np.linalg.norm(gradient_of(alone)) <= charged
+    without = grouped.take(np.flatnonzero(GROUPS != 2))
+    assert np.linalg.norm(gradient_of(grouped) - gradient_of(without)) <= charged
+    rows = [gradient_of(TRAIN.take(np.array([row]))) for row in range(16)]
+    np.testing.assert_allclose(
+        gradient_of(Examples(TRAIN.features, TRAIN.labels, GROUPS)), sum(rows) / 4, atol=1e-4
+    )
+
+
+def test_records_are_drawn_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def second(count: int, rate: float) -> Any:
+        del rate
+        asked.append(count)
+        return np.array([1])
+
+    monkeypatch.setattr("tacit.rules.poisson_sample", second)
+    grouped = Examples(TRAIN.features, TRAIN.labels, GROUPS)
+    drawn = gradient_of(grouped)
+    monkeypatch.undo()
+    assert asked == [4]
+    np.testing.assert_allclose(
+        drawn, gradient_of(grouped.take(np.flatnonzero(GROUPS == 1))), atol=1e-7
+    )
+
+
+def test_a_gradient_is_a_whole_number_of_steps() -> None:
+    """So no last bit tells what the noise was added to."""
+    step = float(grid_step(0.1, sum(p.numel() for p in NET.parameters())))
+    steps = gradient_of(TRAIN, noise=3.0) / step
+    np.testing.assert_array_equal(steps, np.rint(steps))
 
 
 def test_both_half_steps_draw_private_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from tacit import sklearn_task
-from tacit.data.examples import Examples, cross_validation
+from tacit.data.examples import Examples, cross_validation, split_validation
 from tacit.sklearn_task import SklearnTask
 from tacit.space import Config
 
@@ -73,6 +73,26 @@ def test_cross_validated_scores_are_means_over_folds() -> None:
     np.testing.assert_allclose(once, by_hand[0])
     with pytest.raises(ValueError, match="folds is 0; allowed is 1 and above"):
         client.cross_validate(STRENGTHS, 0)
+
+
+def test_folds_keep_groups_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a patient are all fitted or all scored: their first feature says whose they are."""
+    owners = np.repeat(np.arange(25), 4)
+    rows = blobs(100)
+    features = rows.features.copy()
+    features[:, 0] = owners
+    visits = Examples(features, rows.labels, owners)
+    client = SklearnTask(LogisticRegression()).client(*split_validation(visits, 0.2, 1), seed=0)
+    seen = []
+
+    def scored(_template: object, train: Examples, validation: Examples, *_more: object) -> float:
+        seen.append(tuple(set(part.features[:, 0].tolist()) for part in (train, validation)))
+        return 0.5
+
+    monkeypatch.setattr(sklearn_task, "_score", scored)
+    client.cross_validate(STRENGTHS[:1], 5)
+    assert [len(train & validation) for train, validation in seen] == [0] * 5
+    assert sorted(owner for _, held in seen for owner in held) == [*range(25)]
 
 
 @pytest.mark.parametrize("local", ["full", "halving"])

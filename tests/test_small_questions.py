@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from tacit.arrays import Array
 from tacit.combining import CellCounts, ClusterSums, Kept, LocalBest, LossSums, SurfaceSums
 from tacit.endpoint import SESSION_BYTES, VERSION, AskSum, Endpoint, encode
 from tacit.local_search import LocalSearch
-from tacit.privacy import events
-from tacit.privacy.accounting import Budget, TooLargeToPrice, calibrate, spent
+from tacit.privacy import events, losses
+from tacit.privacy.accounting import Budget, TooLargeToPrice, _spent, calibrate, spent
 from tacit.privacy.bounds import BordaVotes
 from tacit.privacy.events import Composed, SampledGaussian, SkellamRelease
 from tacit.privacy.ledger import Ledger
@@ -109,11 +108,10 @@ class Meter:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: float) -> None:
         self.done, self.most = 0.0, most
         self._count(monkeypatch, events, "log_pmf", lambda _variance, furthest: furthest)
-        self._count(monkeypatch, events, "_shift_pld", lambda table, *_: 2 * len(table))
-        made = "create_from_rounded_probability"
-        self._count(monkeypatch, PrivacyLossDistribution, made, lambda grid, *_, **__: len(grid))
-        for name in ("compose", "self_compose"):
-            self._count(monkeypatch, PrivacyLossDistribution, name, lambda first, _: size(first))
+        events._coordinate.cache_clear()
+        self._count(monkeypatch, events, "_shift_losses", lambda table, *_: 2 * len(table))
+        self._count(monkeypatch, losses, "_moments", len)
+        self._count(monkeypatch, losses, "_power", lambda transformed, _: 2 * len(transformed))
 
     def _count(
         self,
@@ -133,17 +131,12 @@ class Meter:
         monkeypatch.setattr(owner, name, counted)
 
 
-def size(loss: Any) -> int:
-    """How long the grid of a privacy-loss distribution is."""
-    return int(loss._pmf_remove.size)
-
-
 @pytest.fixture(scope="module")
 def reference() -> float:
     """The work of pricing one ballot that ranks ten candidates."""
     vote = BordaVotes(100, 10)
     noise = calibrate(vote.release, BUDGET)
-    spent.cache_clear()
+    _spent.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         meter = Meter(patch, math.inf)
         Ledger.in_memory("reference", BUDGET).check(vote.release(noise), "vote")

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from tacit.grids import grid
 from tacit.table_maker import clients_of, make
 from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.training import federated_average
+from tests.journals import rewrite
 
 TINY = Recipe("digits", clients=4, examples=120, epochs=1, rounds=1, batch=16, seeds=1)
 
@@ -99,18 +100,20 @@ def test_losses_survive_their_file_bit_for_bit_and_plain_files_are_read(
     assert ScoreTable.load(path).losses.tobytes() == odd.tobytes()
 
 
+def local_sizes_of_77(pieces: dict[Any, Any]) -> None:
+    pieces[0]["training_sizes"] = [77, 77]  # the first piece holds the clients' local scores
+
+
 def test_finished_pieces_are_not_trained_again_and_seeds_can_be_added(tmp_path: Path) -> None:
     recipe = replace(TINY, clients=2, examples=60)
     make(recipe, None, tmp_path, quiet)
     (journal,) = tmp_path.glob("journal-*.jsonl")
-    lines = sorted(map(json.loads, journal.read_text().splitlines()), key=lambda line: line[0])
-    lines[0][1]["training_sizes"] = [77, 77]  # the first piece holds the clients' local scores
-    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = rewrite(journal, local_sizes_of_77)
     heard: list[tuple[int, int]] = []
     found = make(replace(recipe, seeds=2), None, tmp_path, lambda d, t: heard.append((d, t)))
     assert found.training_sizes.tolist() == [[77, 77], [24, 24]]
-    assert heard[0] == (0, 2 * len(lines))
-    assert heard[-1] == (2 * len(lines), 2 * len(lines))
+    assert heard[0] == (0, 2 * lines)
+    assert heard[-1] == (2 * lines, 2 * lines)
     assert not np.array_equal(found.losses[0], found.losses[1]), "a seed is a run of its own"
     assert found.first(1).accuracy.shape == (1, 100)
 
@@ -134,7 +137,8 @@ def test_a_killed_table_goes_on_where_it_was_and_leaves_no_process_behind(tmp_pa
     )
     file = tmp_path / "run.py"
     file.write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    places = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     process = subprocess.Popen([sys.executable, file], env=environment, start_new_session=True)
     while not finished_lines(tmp_path) and process.poll() is None:
         time.sleep(0.01)

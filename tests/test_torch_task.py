@@ -72,7 +72,7 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @cache
 def some_digits() -> Own:
-    return split_validation(digits().train.take(np.arange(150)), 0.2, np.random.default_rng(0))
+    return split_validation(digits().train.take(np.arange(150)), 0.2, key=0)
 
 
 @pytest.fixture
@@ -113,6 +113,21 @@ def test_cross_validated_scores_are_means_over_folds(own: Own, metric: str, loca
     slack = 1 / 30 if metric == "error" else 1e-5
     np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=slack)
     np.testing.assert_array_equal(client.cross_validate(CONFIGS, 1), alone[0])
+
+
+def test_folds_keep_groups_whole() -> None:
+    """A row's only feature says whose it is."""
+    owners = np.repeat(np.arange(25), 4)
+    visits = Examples(owners[:, None].astype(np.float32), np.arange(100) % 2, owners)
+    task = TorchTask(lambda: nn.Linear(1, 2), classes=2, epochs=1)
+    folds = [*task.client(*split_validation(visits, 0.2, key=1), seed=0).folds(5)]
+    held = [set(one.validation.features[:, 0].tolist()) for one in folds]
+    for one, own in zip(folds, held, strict=True):
+        assert not own & set(one.train_examples.features[:, 0].tolist())
+        assert one.train_examples.units == 20
+    assert sorted(owner for own in held for owner in own) == [*range(25)]
+    scores = folds[0].cross_validate([{"learning_rate": 0.1}], 5)
+    assert np.isfinite(scores).all()
 
 
 def test_halving_with_folds_gives_up_by_their_mean(own: Own) -> None:

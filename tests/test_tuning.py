@@ -9,6 +9,7 @@ import pytest
 
 import tacit
 from tacit.arrays import Array
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.ledger import BudgetExceeded, Ledger, ledger_path
 from tacit.result import COVERS, COVERS_NOTHING, CURIOUS_SERVER, OPEN_SERVER, SIGNED_SERVER
 from tacit.sgd import Weights
@@ -47,6 +48,7 @@ def test_the_result_holds_what_the_documentation_promises() -> None:
         "tally",
         "run_off",
         "clients",
+        "abstentions",
         "privacy",
         "accuracy",
         "note",
@@ -79,7 +81,7 @@ def test_delivered_noise_is_that_of_the_survivors() -> None:
     method = tacit.Vote(votes=2, candidates=8)
     variance = noise_for(method, SPACE, BUDGET)
     built = federation(clients, variance, drops={1: "seal", 2: "evaluate"})
-    outcome = method.tune(built, SPACE, np.random.default_rng(0))
+    outcome = method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     result = conclude(method, outcome, built, BUDGET)
     assert (result.clients.asked, result.clients.answered) == (20, 18)
     assert result.privacy.delivered_variance == pytest.approx(variance * 18 / 17)
@@ -98,7 +100,7 @@ def test_the_result_says_against_which_server_it_holds(
 ) -> None:
     built = federation([likes(0.5)] * 6, secure=secure, roster=roster)
     method = tacit.Vote(votes=2, candidates=8)
-    outcome = method.tune(built, SPACE, np.random.default_rng(0))
+    outcome = method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     assert conclude(method, outcome, built, BUDGET).privacy.server == server
 
 
@@ -152,7 +154,7 @@ def test_a_guess_is_uniform() -> None:
     method = tacit.RandomGuess(candidates=4, sampling="grid")
     built = federation([likes(0.5)] * 3)
     rng = np.random.default_rng(0)
-    found = [method.tune(built, SPACE, rng).config["x"] for _ in range(400)]
+    found = [method.tune(ChargedQuestions(built), SPACE, rng).config["x"] for _ in range(400)]
     assert set(found) == {0.0, 1 / 3, 2 / 3, 1.0}
     assert all(60 < found.count(value) < 140 for value in set(found))
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.arrays import Array
+from tacit.charged_questions import ChargedQuestions
 from tacit.federation import EVALUATE, Federation
 from tacit.journal import Journal
 from tacit.privacy.accounting import RDP_ORDERS, Budget, spent
@@ -188,7 +189,7 @@ def test_one_budget_pays_for_choice_and_training(method: Any, share: float) -> N
     training = PrivateAveraging(rounds=4, epochs=1)
     both = Together.planned(method, SPACE, training, START, budget, participation, share)
     built = federated([Pulls(0.1)] * 30, noise_for(both, SPACE, budget), budget)
-    outcome = both.tune(built, SPACE, np.random.default_rng(0))
+    outcome = both.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     assert outcome.weights is not None
     total = built.ledger.total().epsilon
     assert total == pytest.approx(spent(both.event(SPACE, built.variance), 1e-5).epsilon, rel=1e-9)
@@ -196,7 +197,7 @@ def test_one_budget_pays_for_choice_and_training(method: Any, share: float) -> N
     assert [note.epsilon for note in built.rounds][-1] == pytest.approx(total)
     assert len(built.rounds) == 4
     with pytest.raises(BudgetExceeded):
-        both.tune(replace(built, run="another"), SPACE, np.random.default_rng(0))
+        both.tune(ChargedQuestions(replace(built, run="another")), SPACE, np.random.default_rng(0))
 
 
 def test_a_vote_leaves_to_the_training_what_it_does_not_need() -> None:
@@ -218,7 +219,7 @@ def test_what_is_not_affordable_is_refused_before_anybody_is_asked() -> None:
     built = federated([Pulls(0.1)] * 5, 1.0, Budget(1.0, 1e-5))
     built.channel = Unreachable(5)
     with pytest.raises(BudgetExceeded):
-        PrivateAveraging(rounds=3, epochs=1).train(built, {"rate": 1.0}, START, 8)
+        PrivateAveraging(rounds=3, epochs=1).train(ChargedQuestions(built), {"rate": 1.0}, START, 8)
 
 
 def test_a_run_cut_off_within_a_round_goes_on_and_ends_one_round_earlier(tmp_path: Path) -> None:
@@ -247,10 +248,10 @@ def test_a_run_cut_off_within_a_round_goes_on_and_ends_one_round_earlier(tmp_pat
         return built
 
     with pytest.raises(KeyboardInterrupt):
-        both.tune(going(cut_at=3), SPACE, np.random.default_rng(0))
+        both.tune(ChargedQuestions(going(cut_at=3)), SPACE, np.random.default_rng(0))
     assert len(ledger) == 3
     again = going(cut_at=0)
-    both.tune(again, SPACE, np.random.default_rng(0))
+    both.tune(ChargedQuestions(again), SPACE, np.random.default_rng(0))
     assert [charge.label[-1] for charge in ledger.charges()] == ["1", "2", "3", "3", "4"]
     assert len(again.rounds) == 4
     assert again.shortened
@@ -261,7 +262,7 @@ def test_without_noise_private_averaging_is_the_clipped_mean() -> None:
     """As little noise as there can be, and many steps: 3 rounds of the mean of 1, 2 and 3."""
     training = PrivateAveraging(rounds=3, epochs=1, clip=100.0, steps=100_000)
     built = federated([Pulls(1.0), Pulls(2.0), Pulls(3.0)], 1e-9)
-    (matrix, _bias) = training.train(built, {"rate": 1.0}, START, 100_000)
+    (matrix, _bias) = training.train(ChargedQuestions(built), {"rate": 1.0}, START, 100_000)
     assert np.abs(matrix - 6.0).max() < 0.05
 
 
@@ -273,7 +274,7 @@ def test_noise_of_the_mean_update_is_as_announced() -> None:
     )
     variance = noise_for(both, SPACE, budget)
     built = federated([Pulls(0.0)] * 20, variance, budget)
-    walked = flat(training.train(built, {"rate": 1.0}, START, both.unit))
+    walked = flat(training.train(ChargedQuestions(built), {"rate": 1.0}, START, both.training_unit))
     expected = both.update_noise(SPACE, variance, participation) * 2.0 * math.sqrt(60 * LENGTH)
     assert expected / 1.8 < np.linalg.norm(walked) < expected * 1.8
 

@@ -11,6 +11,7 @@ if [ ${#started[@]} -eq 0 ]; then
 fi
 for file in "${started[@]}"; do
   kill -- "-$(cat "$file")" 2>/dev/null || true
+  kill -CONT -- "-$(cat "$file")" 2>/dev/null || true # what is stopped does not hear that it should end
 done
 for file in "${started[@]}"; do
   group=$(cat "$file")

@@ -2,7 +2,8 @@
 # A federation on this machine, as docs/deploy.md describes it: certificates, keys, a roster, ledgers,
 # a SuperLink and SuperNodes with TLS and node authentication, and a Flower project to run on them.
 #
-#   ./up.sh [FOLDER]      default: ./deployment; `down.sh FOLDER` stops everything
+#   ./up.sh [FOLDER]      default: ./deployment; `run.sh FOLDER` runs the project, `start.sh FOLDER NAME`
+#                         starts what was killed, `down.sh FOLDER` stops everything
 #   NODES=5 PORT=8000 NODE_PORT=9100 DROPOUT=0.2 EPSILON=1 DELTA=1e-5    may be set
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -53,11 +54,8 @@ for ((i = 0; i < nodes; i++)); do
 done
 
 echo "4. The SuperLink"
-setsid nohup flower-superlink --host 127.0.0.1 --port "$port" --disable-runtime-dependency-installation \
-  --ssl-ca-certfile "$folder/certificates/ca.crt" --ssl-certfile "$folder/certificates/server.crt" \
-  --ssl-keyfile "$folder/certificates/server.key" --enable-supernode-auth \
-  >"$folder/logs/superlink.log" 2>&1 &
-echo $! >"$folder/logs/superlink.pid"
+printf 'nodes=%s\nport=%s\nnode_port=%s\n' "$nodes" "$port" "$node_port" >"$folder/settings"
+"$here/start.sh" "$folder" superlink
 cat >"$FLWR_HOME/config.toml" <<END
 [superlink]
 default = "deployed"
@@ -66,21 +64,11 @@ default = "deployed"
 address = "127.0.0.1:$port"
 root-certificates = "$folder/certificates/ca.crt"
 END
-for ((wait = 0; wait < 300; wait++)); do
-  if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then break; fi
-  kill -0 "$(cat "$folder/logs/superlink.pid")" 2>/dev/null || { tail -3 "$folder/logs/superlink.log" >&2; false; }
-  sleep 0.2
-done
 
 echo "5. The nodes: registered by their public keys, started with their private ones"
 for ((i = 0; i < nodes; i++)); do
   flwr supernode register "$folder/nodes/node-$i/flower-key.pub" deployed --name "node-$i" >/dev/null
-  setsid nohup flower-supernode --superlink "127.0.0.1:$port" --port $((node_port + i)) \
-    --root-certificates "$folder/certificates/ca.crt" \
-    --auth-supernode-private-key "$folder/nodes/node-$i/flower-key" \
-    --node-config "partition-id=$i num-partitions=$nodes tacit=\"$folder/nodes/node-$i\"" \
-    >"$folder/logs/node-$i.log" 2>&1 &
-  echo $! >"$folder/logs/node-$i.pid"
+  "$here/start.sh" "$folder" "node-$i"
 done
 
 echo "6. A project"
@@ -89,6 +77,5 @@ sed -i "s|^roster_file = \"\"|roster_file = \"$folder/roster.toml\"|" "$folder/c
 trap - ERR
 cat <<END
 Up: a SuperLink on port $port and $nodes SuperNodes; logs in $folder/logs. Now run:
-  export FLWR_HOME=$FLWR_HOME FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-  flwr run $folder/clinics deployed --stream
+  $here/run.sh $folder
 END

@@ -34,11 +34,10 @@ def main() -> None:
     chosen = options.parse_args()
 
     data = load("digits")
-    rng = np.random.default_rng(1)
-    parts = deal(data, partition("iid"), chosen.clients, rng)
+    parts = deal(data, partition("iid"), chosen.clients, np.random.default_rng(1))
     task = tacit.SklearnTask(PIPELINE)
     clients = [
-        task.client(*split_validation(part, 0.3, rng), seed=number)
+        task.client(*split_validation(part, 0.3, key=number), seed=number)
         for number, part in enumerate(parts)
     ]
     result = tacit.tune(

@@ -25,7 +25,7 @@ from tacit.membership import (
 from tacit.privacy.ledger import Ledger, LedgerError
 from tacit.receipts import read_receipts
 
-_LEDGER_TROUBLE = (LedgerError, sqlite3.Error, LookupError, TypeError)
+_LEDGER_TROUBLE = (LedgerError, sqlite3.Error, LookupError, TypeError, ValueError)
 """What reading a ledger raises that somebody edited by hand."""
 
 
@@ -119,6 +119,12 @@ class Checkup:
             ledger = Ledger(path)
         except LedgerError as error:
             self.problems.append(str(error))
+            return None
+        except _LEDGER_TROUBLE as error:
+            self.problems.append(
+                f"{path} is damaged: it cannot be read: {error}; take no part until that is "
+                "explained, since a copy of it from earlier forgets what was spent since"
+            )
             return None
         try:
             damages = [f"line {damage.number}: {damage.found}" for damage in ledger.verify()]

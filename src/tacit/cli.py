@@ -6,6 +6,7 @@ document on standard output and nothing else there. ``docs/command-line.md`` has
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 
 import tacit
-from tacit.commands import bench, compare, data, ledger, pareto, price, roster, runs, tables
+from tacit.commands import audit, bench, compare, data, ledger, pareto, price, roster, runs, tables
 from tacit.commands.completion import run_folders
 from tacit.commands.options import (
     AsJson,
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command("plan")(price.plan)
 app.command("compare")(compare.compare)
+app.command("audit")(audit.audit)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(roster.app, name="roster")
 app.add_typer(data.app, name="data")
@@ -69,7 +71,9 @@ def main() -> None:
     except (TooFewClients, SpoiledSum, EngineFailed) as error:
         _fail(str(error), NOTHING_OPENED)
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror}; check the path and its permissions")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space and try again" if full else "check the path and its permissions"
+        _fail(f"{error.filename or 'a file'}: {error.strerror}; {advice}")
     except sqlite3.Error as error:
         _fail(f"the ledger could not be read: {error}")
 

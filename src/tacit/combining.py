@@ -111,6 +111,10 @@ class Kept(Struct, frozen=True, forbid_unknown_fields=True):
     least_best: float = 0.4
     cell: float = 0.15
 
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise ValueError(f"points is {self.points}; allowed is 1 and above")
+
     def cells(self, search: LocalSearch) -> Cells:
         """The grid of cells over the space of a search."""
         return Cells(search.where, self.cell)

@@ -160,7 +160,7 @@ def begin_folder(out: Path, recipe: str) -> None:
     """Use a new folder, or one with this very comparison."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / PLAN
-    if path.exists() and path.read_text() != recipe:
+    if path.exists() and path.read_bytes() != recipe.encode():
         raise ValueError(
             f"{out} holds another comparison ({PLAN} differs); allowed is a new folder, or the "
             "same plan to go on"

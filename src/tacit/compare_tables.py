@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.compare import Told, begin_folder, row, together
 from tacit.contenders import Contender
 from tacit.federation import local_federation
@@ -147,7 +148,8 @@ def _held(ready: _Ready, clients: TableClients, budget: Budget, number: int) -> 
             secure=PLAIN,
             roster=False,
         )
-        outcome = ready.tuner.tune(federation, ready.space, np.random.default_rng(number))
+        questions = ChargedQuestions(federation)
+        outcome = ready.tuner.tune(questions, ready.space, np.random.default_rng(number))
         config, note = outcome.config, outcome.note
     events = [charge.event for charge in ledger.charges()]
     cost = spent(compose(events), budget.delta)

@@ -61,7 +61,10 @@ class Contender:
                 "it is for one holder of all the data, who trains alone; here are clients"
             )
         table: dict[str, Any] = base.to_json()
-        for key, value in {**self.changes, "search.seed": seed, "federation.name": ""}.items():
+        changes = {**self.changes, "search.seed": seed, "federation.name": ""}
+        if self.family != "vote":
+            changes["federation.count_abstentions"] = False
+        for key, value in changes.items():
             table = with_value(table, key.split("."), value)
         return read_plan(table)
 

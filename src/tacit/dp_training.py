@@ -3,8 +3,8 @@
 Abadi et al., "Deep Learning with Differential Privacy" (2016), and Avent et al., "Automatic
 Discovery of Privacy-Utility Pareto Fronts" (2020), Algorithms 3 and 4: gradients of single examples
 are clipped, summed, noised and divided by the lot size. Lots are of a fixed size, drawn without
-replacement (neighbours: one record replaced, noise in units of twice the clipping norm), or each
-example is in with a probability (neighbours: one record added or removed, in units of the norm).
+replacement (noise in units of twice the charged sensitivity), or each example is in with a
+probability (in units of it); either way neighbours differ by replacing one record.
 
 Written by hand because Opacus trains one model at a time; here all runs are stacked. The norm of an
 example's gradient in a dense layer is the product of the norms of what goes in and of what comes
@@ -26,16 +26,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.data.examples import Examples
-from tacit.gaussian import gaussian, poisson_sample
+from tacit.lots import Units, packed, poisson_sample, scattered
+from tacit.privacy.clipped_sum import charged_sensitivity, check_sum, grid_step, snapped
+from tacit.privacy.rounded_normal import rounded_normal
 
+FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float32]
 FIXED, POISSON = SAMPLINGS = ("fixed", "poisson")
 OPTIMISERS = ("sgd", "adam")
 LOSSES = ("logistic", "hinge")
 _BETAS, _KAPPA = (0.9, 0.999), 1e-8
-_ROUNDING = 1e-5
-"""Clipping is this much shorter, more than what single precision errs by in a norm."""
+_START_STEPS = 2.0**20
+"""Weights at random begin as whole numbers of this fraction of a deviation."""
 _AT_ONCE = 2**20
 """How many random numbers are drawn at once, at most, for the steps ahead."""
 
@@ -43,29 +46,39 @@ _AT_ONCE = 2**20
 class Chance(Protocol):
     """Where noise and lots come from."""
 
-    def normal(self, shape: tuple[int, ...]) -> Numbers:
-        """Standard normal numbers."""
+    def rounded_normal(self, deviation: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+        """Normal numbers of a deviation, or of one for each place, rounded to integers."""
 
-    def lots(self, runs: int, examples: int, size: int) -> IntArray:
-        """So many different examples for every run."""
+    def lots(self, runs: int, units: int, size: int) -> IntArray:
+        """So many different units for every run."""
 
-    def some(self, examples: int, rate: float) -> IntArray:
-        """Each example with a probability."""
+    def some(self, units: int, rate: float) -> IntArray:
+        """Each unit with a probability."""
+
+    def placed(
+        self, units: Units, lots: Sequence[IntArray], rate: float
+    ) -> tuple[IntArray, FloatArray]:
+        """Rows and their weights, of lots whose number of rows is a matter of chance."""
 
 
 class Secret:
     """From the operating system: for every model that may leave whoever trained it."""
 
-    def normal(self, shape: tuple[int, ...]) -> Numbers:
-        return gaussian(shape)
+    def rounded_normal(self, deviation: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+        return rounded_normal(deviation, shape)
 
-    def lots(self, runs: int, examples: int, size: int) -> IntArray:
-        words = np.frombuffer(secrets.token_bytes(8 * runs * examples), dtype="<u8")
-        order = np.argpartition(words.reshape(runs, examples), size - 1, axis=1)
+    def lots(self, runs: int, units: int, size: int) -> IntArray:
+        words = np.frombuffer(secrets.token_bytes(8 * runs * units), dtype="<u8")
+        order = np.argpartition(words.reshape(runs, units), size - 1, axis=1)
         return order[:, :size].astype(np.int64)
 
-    def some(self, examples: int, rate: float) -> IntArray:
-        return poisson_sample(examples, rate)
+    def some(self, units: int, rate: float) -> IntArray:
+        return poisson_sample(units, rate)
+
+    def placed(
+        self, units: Units, lots: Sequence[IntArray], rate: float
+    ) -> tuple[IntArray, FloatArray]:
+        return scattered(units, lots, rate)
 
 
 class Seeded:
@@ -74,24 +87,33 @@ class Seeded:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def normal(self, shape: tuple[int, ...]) -> Numbers:
-        return self._rng.standard_normal(shape, dtype=np.float32)
+    def rounded_normal(self, deviation: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+        """In floating point, which is good enough where nobody sees the result; 0 gives zeros."""
+        normal = self._rng.standard_normal(shape, dtype=np.float32)
+        normal *= np.asarray(deviation, np.float32)
+        return np.rint(normal, out=normal).astype(np.int64)
 
-    def lots(self, runs: int, examples: int, size: int) -> IntArray:
+    def lots(self, runs: int, units: int, size: int) -> IntArray:
         """Small lots are drawn with repetition until there is none, all runs at once."""
-        if size**2 > examples:
-            return np.stack([self._lot(examples, size) for _ in range(runs)])
-        found = np.sort(self._rng.integers(examples, size=(runs, size)), axis=1)
+        if size**2 > units:
+            return np.stack([self._lot(units, size) for _ in range(runs)])
+        found = np.sort(self._rng.integers(units, size=(runs, size)), axis=1)
         while (twice := (np.diff(found) == 0).any(axis=1)).any():
-            again = self._rng.integers(examples, size=(int(twice.sum()), size))
+            again = self._rng.integers(units, size=(int(twice.sum()), size))
             found[twice] = np.sort(again, axis=1)
         return found
 
-    def some(self, examples: int, rate: float) -> IntArray:
-        return self._lot(examples, int(self._rng.binomial(examples, rate)))
+    def some(self, units: int, rate: float) -> IntArray:
+        return self._lot(units, int(self._rng.binomial(units, rate)))
 
-    def _lot(self, examples: int, size: int) -> IntArray:
-        return self._rng.choice(examples, size, replace=False, shuffle=False)
+    def placed(
+        self, units: Units, lots: Sequence[IntArray], rate: float
+    ) -> tuple[IntArray, FloatArray]:
+        del rate
+        return packed(units, lots)
+
+    def _lot(self, units: int, size: int) -> IntArray:
+        return self._rng.choice(units, size, replace=False, shuffle=False)
 
 
 @dataclass(frozen=True)
@@ -128,9 +150,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """What a single run has of its own: noise in units of the sensitivity, the rest as usual.
+    """What a single run has of its own.
 
-    ``decay`` is the factor on the learning rate after every epoch; ``momentum`` is for ``sgd``.
+    ``noise`` is in units of the charged sensitivity (:mod:`tacit.privacy.clipped_sum`), ``decay``
+    is the factor on the learning rate after every epoch; ``momentum`` is for ``sgd``.
     """
 
     learning_rate: float
@@ -159,16 +182,20 @@ class Models:
             found += [part.copy() for part in pair]
         return tuple(found)
 
-    def wrong(self, examples: Examples, chunk: int = 4096) -> IntArray:
+    def wrong(self, examples: Examples) -> IntArray:
         """How many examples every model gets wrong."""
-        found = np.zeros(len(self.layers[0]), dtype=np.int64)
+        return np.asarray(len(examples) - self.right(examples).sum(axis=1), dtype=np.int64)
+
+    def right(self, examples: Examples, chunk: int = 4096) -> npt.NDArray[np.bool_]:
+        """Which examples every model gets right: (runs, examples)."""
         flat = examples.flat()
+        found = np.zeros((len(self.layers[0]), len(flat)), dtype=np.bool_)
         with np.errstate(all="ignore"):  # a model that diverged is wrong, not an error
             for begin in range(0, len(flat), chunk):
                 rows = _with_one(flat.features[begin : begin + chunk])
                 scores, _ = _forward(self.layers, rows[None])
                 guess = scores.argmax(2) if scores.shape[2] > 1 else scores[:, :, 0] > 0
-                found += (guess != flat.labels[begin : begin + chunk]).sum(axis=1)
+                found[:, begin : begin + chunk] = guess == flat.labels[begin : begin + chunk]
         return found
 
 
@@ -182,33 +209,50 @@ def train(
 ) -> Models:
     """All runs, each on lots and with noise of its own; linear models begin at zero.
 
-    *Proof.* A step's sum of clipped gradients moves by at most ``clip`` when one record comes or
-    goes, and by twice that when one is replaced; noise of ``noise`` times as much is added to it,
-    and all that follows is post-processing. What the sum is divided by is the lot's planned size.
+    *Proof.* In the terms of :mod:`tacit.privacy.clipped_sum`, a step's snapped sum of clipped
+    gradients moves by at most the charged sensitivity when one unit (a record, or a group of rows
+    that belong together) comes or goes, and by twice that when one is replaced; rounded normal
+    noise of ``noise`` times as much is added to it, and all that follows is post-processing. What
+    the sum is divided by is the lot's planned size, and rates and epochs are those of units.
     """
     flat = examples.flat()
-    features, count = _with_one(flat.features), len(flat)
-    squares = np.einsum("ij,ij->i", features, features)
-    if not 1 <= recipe.lot <= count:
-        raise ValueError(f"lot is {recipe.lot}; allowed is 1 to the number of examples, {count}")
+    features, units = _with_one(flat.features), Units(flat)
+    squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
+    if not 1 <= recipe.lot <= len(units):
+        raise ValueError(
+            f"lot is {recipe.lot}; allowed is 1 to the number of examples, {len(units)}, where "
+            "those that belong together count once"
+        )
     outputs = 1 if classes == 2 and not recipe.hidden else classes
     sizes = (flat.features.shape[1], *recipe.hidden, outputs)
     layers = [layer.copy() for layer in (start or _start(sizes, len(runs), chance)).layers]
-    rate, noise, clip, momentum, decay = (
-        np.array([float(getattr(run, name)) for run in runs], np.float32)[:, None, None]
-        for name in ("learning_rate", "noise", "clip", "momentum", "decay")
+    rate, momentum, decay = (
+        np.array([getattr(run, name) for run in runs], np.float32)[:, None, None]
+        for name in ("learning_rate", "momentum", "decay")
     )
-    epoch = max(1, count // recipe.lot)
-    unit = (2.0 if recipe.sampling == FIXED else 1.0) * noise * clip / np.float32(recipe.lot)
+    noise, clip = (
+        np.array([getattr(run, name) for run in runs], np.float64)[:, None, None]
+        for name in ("noise", "clip")
+    )
+    parameters = sum(math.prod(layer.shape[1:]) for layer in layers)
+    check_sum(clip, len(flat), parameters)
+    grid = grid_step(clip, parameters)
+    unit = (2.0 if recipe.sampling == FIXED else 1.0) * charged_sensitivity(clip, parameters)
+    epoch = max(1, len(units) // recipe.lot)
     moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in layers]
-    drawn = _chances(recipe, count, [layer.shape for layer in layers], chance)
+    shapes = [layer.shape for layer in layers]
+    drawn = _chances(recipe, units, shapes, noise * unit / grid, chance)
     with np.errstate(all="ignore"):  # what diverges stays out, below
-        for step, (rows, present, noises) in enumerate(drawn, start=1):
-            lots = _Lots(features[rows], flat.labels[rows], squares[rows], present)
+        for step, (rows, weights, noises) in enumerate(drawn, start=1):
+            lots = _Lots(
+                features.take(rows, axis=0), flat.labels.take(rows), squares.take(rows), weights
+            )
             sums = _clipped_sums(recipe, layers, lots, clip[:, :, 0])
-            for layer, pull, own, normal in zip(layers, sums, moments, noises, strict=True):
-                pull *= np.float32(1 / recipe.lot)
-                pull += unit * normal
+            for layer, total, own, added in zip(layers, sums, moments, noises, strict=True):
+                noisy = snapped(total, grid)
+                noisy += added
+                noisy *= grid / recipe.lot
+                pull = noisy.astype(np.float32)
                 if recipe.optimiser == "adam":
                     layer -= rate * _adam(own, pull, step)
                 else:
@@ -231,7 +275,7 @@ def _start(sizes: Sequence[int], runs: int, chance: Chance) -> Models:
     for into, out in pairwise(sizes):
         layer = np.zeros((runs, out, into + 1), np.float32)
         if len(sizes) > 2:
-            drawn = chance.normal((runs, out, into))
+            drawn = chance.rounded_normal(_START_STEPS, (runs, out, into)) / _START_STEPS
             layer[:, :, :-1] = drawn * math.sqrt((2.0 if out != sizes[-1] else 1.0) / into)
         layers.append(layer)
     return Models(tuple(layers))
@@ -243,41 +287,44 @@ class _Lots:
 
     rows: Numbers
     labels: IntArray
-    squares: Numbers
+    squares: FloatArray
     """Of the rows' norms."""
-    present: Numbers | None
-    """One for a row that is there: lots of chance differ in size."""
+    weights: FloatArray | None
+    """Of every row, one over its group's size; zero for rows that only fill a place. None: all are
+    one."""
 
 
 def _chances(
-    recipe: Recipe, count: int, shapes: Sequence[tuple[int, ...]], chance: Chance
-) -> Iterator[tuple[IntArray, Numbers | None, list[Numbers]]]:
-    """For every step its rows, which of them are there, and noise; drawn for some steps at once."""
+    recipe: Recipe,
+    units: Units,
+    shapes: Sequence[tuple[int, ...]],
+    deviation: FloatArray,
+    chance: Chance,
+) -> Iterator[tuple[IntArray, FloatArray | None, list[IntArray]]]:
+    """For every step its rows, their weights, and noise; drawn for some steps at once."""
     runs = shapes[0][0]
-    words = max(runs * count, sum(map(math.prod, shapes)))
+    words = max(runs * len(units), sum(map(math.prod, shapes)))
     ahead = max(1, _AT_ONCE // words)
     for begin in range(0, recipe.steps, ahead):
         some = min(ahead, recipe.steps - begin)
-        noises = [chance.normal((some, *shape)) for shape in shapes]
-        lots: list[tuple[IntArray, Numbers | None]]
-        if recipe.sampling == FIXED:
-            drawn = chance.lots(some * runs, count, recipe.lot).reshape(some, runs, recipe.lot)
-            lots = [(rows, None) for rows in drawn]
-        else:
-            lots = [_by_chance(recipe, count, runs, chance) for _ in range(some)]
-        for number, (rows, present) in enumerate(lots):
-            yield rows, present, [noise[number] for noise in noises]
+        noises = [chance.rounded_normal(deviation, (some, *shape)) for shape in shapes]
+        for number, (rows, weights) in enumerate(_lots(recipe, units, some, runs, chance)):
+            yield rows, weights, [noise[number] for noise in noises]
 
 
-def _by_chance(
-    recipe: Recipe, count: int, runs: int, chance: Chance
-) -> tuple[IntArray, Numbers | None]:
-    lots = [chance.some(count, recipe.lot / count) for _ in range(runs)]
-    longest = max(1, *map(len, lots))
-    rows, present = np.zeros((runs, longest), np.int64), np.zeros((runs, longest), np.float32)
-    for run, lot in enumerate(lots):
-        rows[run, : len(lot)], present[run, : len(lot)] = lot, 1.0
-    return rows, present
+def _lots(
+    recipe: Recipe, units: Units, steps: int, runs: int, chance: Chance
+) -> Iterator[tuple[IntArray, FloatArray | None]]:
+    """The rows of every step's lots and their weights."""
+    rate = recipe.lot / len(units)
+    if recipe.sampling == FIXED:
+        drawn = chance.lots(steps * runs, len(units), recipe.lot)
+        for same in drawn.reshape(steps, runs, recipe.lot):
+            yield chance.placed(units, list(same), rate) if units.grouped else (same, None)
+        return
+    for _ in range(steps):
+        lots = [chance.some(len(units), rate) for _ in range(runs)]
+        yield chance.placed(units, lots, rate)
 
 
 def _forward(layers: Sequence[Numbers], rows: Numbers) -> tuple[Numbers, list[Numbers]]:
@@ -289,33 +336,39 @@ def _forward(layers: Sequence[Numbers], rows: Numbers) -> tuple[Numbers, list[Nu
 
 
 def _clipped_sums(
-    recipe: Recipe, layers: Sequence[Numbers], lots: _Lots, clip: Numbers
-) -> list[Numbers]:
-    """Sums over a lot of single examples' gradients, each clipped to its run's norm."""
+    recipe: Recipe, layers: Sequence[Numbers], lots: _Lots, clip: FloatArray
+) -> list[FloatArray]:
+    """Sums over a lot of single examples' gradients, each clipped to its run's norm.
+
+    Gradients are of single precision; norms, scales and sums of double precision.
+    """
     scores, into = _forward(layers, lots.rows)
     back = [_slope(recipe.loss, scores, lots.labels)]
     for layer, inner in zip(reversed(layers[1:]), reversed(into[1:]), strict=True):
         back.insert(0, (back[0] @ layer[:, :, :-1]) * (inner[:, :, :-1] > 0))
-    squares = lots.squares * _squares(back[0])
-    for a, d in zip(into[1:], back[1:], strict=True):
+    wide_into, wide_back = ([part.astype(np.float64) for part in parts] for parts in (into, back))
+    squares = lots.squares * _squares(wide_back[0])
+    for a, d in zip(wide_into[1:], wide_back[1:], strict=True):
         squares += _squares(a) * _squares(d)
-    scale = (1 - _ROUNDING) * clip / np.sqrt(np.maximum(squares, clip * clip))
-    if lots.present is not None:
-        scale *= lots.present
+    scale = clip / np.sqrt(np.maximum(squares, clip * clip))
+    if lots.weights is not None:
+        scale *= lots.weights
     known = np.isfinite(squares)
     if not known.all():  # an example whose gradient has no norm stays out
-        scale = np.where(known, scale, np.float32(0))
-        into, back = (
-            [np.where(known[:, :, None], part, np.float32(0)) for part in parts]
-            for parts in (into, back)
+        scale = np.where(known, scale, 0.0)
+        wide_into, wide_back = (
+            [np.where(known[:, :, None], part, 0.0) for part in parts]
+            for parts in (wide_into, wide_back)
         )
-    scale = scale[:, :, None].astype(np.float32)
-    return [(d * scale).transpose(0, 2, 1) @ a for a, d in zip(into, back, strict=True)]
+    return [
+        (d * scale[:, :, None]).transpose(0, 2, 1) @ a
+        for a, d in zip(wide_into, wide_back, strict=True)
+    ]
 
 
-def _squares(rows: Numbers) -> Numbers:
+def _squares(rows: FloatArray) -> FloatArray:
     """The squared norm of every row."""
-    return np.asarray(np.einsum("rij,rij->ri", rows, rows), dtype=np.float32)
+    return np.asarray(np.einsum("rij,rij->ri", rows, rows))
 
 
 def _slope(loss: str, scores: Numbers, labels: IntArray) -> Numbers:

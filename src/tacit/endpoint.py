@@ -2,6 +2,7 @@
 
 It trusts its own configuration (how many clients there are, the roster, the least noise, its
 ledger), not the wire, and it maps a state and a request to the next state and a reply, all bytes.
+Each session has a state of its own (:mod:`tacit.states`), so several sums may be under way at once.
 Requests are MessagePack arrays with a version; decoding checks every type and never runs code.
 """
 
@@ -15,9 +16,11 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct, structs
 
+from tacit.closing import closed
+from tacit.keeping import Unreadable
 from tacit.privacy.accounting import spent
 from tacit.privacy.events import Event, Unprotected
-from tacit.privacy.ledger import BudgetExceeded, Ledger
+from tacit.privacy.ledger import BudgetExceeded, ChargedBefore, Ledger
 from tacit.privacy.mechanisms import Mechanism, Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
 from tacit.punctual import evaluated
@@ -29,10 +32,11 @@ from tacit.secure.masks import MaskedParticipant
 from tacit.secure.plain import PlainParticipant
 from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS, PLAIN, Participant, Refused, Round
 from tacit.secure.roster import Identity, Roster
-from tacit.sessions import Sessions
+from tacit.sessions import ASKED_BEFORE, Sessions
+from tacit.states import Finished, Heading, Kept, States, Waiting, from_bytes, to_bytes
 from tacit.task import Client, NothingToSay
 
-VERSION = 4
+VERSION = 5
 SESSION_BYTES = 32
 LONGEST_DEADLINE = 86_400.0
 EVALUATING = 0.9
@@ -77,25 +81,43 @@ class AskInClear(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     query: InClear
 
 
-class Waiting(Struct, frozen=True, array_like=True, tag=VERSION):
-    """An endpoint between two stages.
+class Close(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
+    """Asks for a signature that nothing was released in a session, and that nothing ever will be.
 
-    The last request and its reply are kept, so that a request whose reply was lost on the way can
-    come again: it is answered with the same bytes, which tell nobody more than once.
+    The reply is the signature (:mod:`tacit.closing`).
     """
 
-    question: bytes
-    asked: AskSum
-    sum_state: bytes
-    request: bytes
-    """A digest of it."""
-    reply: bytes
+    version: int
+    session: bytes
 
+
+Message = AskSum | Continue | AskInClear | Close
+_BEGINS = 1
+"""The tag of a question that begins a sum."""
 
 encode = msgspec.msgpack.Encoder().encode
-_requests: msgspec.msgpack.Decoder[AskSum | Continue | AskInClear] = msgspec.msgpack.Decoder(
-    AskSum | Continue | AskInClear
-)
+_requests: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_questions: msgspec.msgpack.Decoder[AskSum] = msgspec.msgpack.Decoder(AskSum)
+_raw: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+def heading_of(request: bytes) -> Heading:
+    """Which session a request is of, without a look at its content; or :class:`Refused`.
+
+    Whoever keeps states finds the one of the session by this, before :meth:`Endpoint.handle`
+    decodes the whole message.
+    """
+    try:
+        tag, version, session, *_ = _raw.decode(request)
+        found = msgspec.msgpack.decode(version, type=int)
+        if found != VERSION:
+            raise _other_version(found)
+        kind = msgspec.msgpack.decode(tag, type=int)
+        named = _checked_session(msgspec.msgpack.decode(session, type=bytes))
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        _read(request)  # which says what is wrong
+        raise Refused(f"the message cannot be read: {error}") from None
+    return Heading(named.hex(), begins=kind == _BEGINS)
 
 
 @dataclass(frozen=True)
@@ -133,42 +155,50 @@ class Endpoint:
     on_abstention: Callable[[Exception], None] = field(default=lambda _reason: None, repr=False)
     on_release: Callable[[Receipt], None] = field(default=lambda _receipt: None, repr=False)
 
+    def answer(self, states: States, request: bytes) -> bytes:
+        """The reply to a request, from the state of its session, which is kept before."""
+        with states.open(heading_of(request)) as state:
+            before = state.read()
+            following, reply = self.handle(before, request)
+            if following != before:
+                state.write(following)
+        return reply
+
     def handle(self, state: bytes, request: bytes) -> tuple[bytes, bytes]:
-        """The next state and the reply, or :class:`Refused`, which leaves everything as it was."""
-        try:
-            message = _requests.decode(request)
-        except (msgspec.DecodeError, RecursionError) as error:
-            _check_version(request)
-            raise Refused(f"the message cannot be read: {error}") from None
-        if message.version != VERSION:
-            raise _other_version(message.version)
-        if len(message.session) != SESSION_BYTES:
-            raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(message.session)}")
-        waiting, asked_again = _waiting(state), digest(b"question", request)
-        if waiting and waiting.request == asked_again:
-            return state, waiting.reply
+        """The next state and the reply, or :class:`Refused`, which leaves everything as it was.
+
+        ``state`` is that of the request's session (:func:`heading_of`), empty if there is none.
+        """
+        message, this = _read(request), _digest(request)
+        kept = _known(state)
+        if kept and kept.session != message.session:
+            raise Refused("the message belongs to another session")
+        if kept and kept.request == this:
+            return state, kept.reply
         match message:
             case AskSum():
-                return self._begin(waiting, message, asked_again)
+                following, reply = self._begin(kept, message, request)
             case Continue():
-                return self._continue(waiting, message, asked_again)
+                following, reply = self._continue(kept, message, this)
+            case Close():
+                following, reply = self._close(kept, message, this)
             case AskInClear():
                 return state, self._in_clear(message)
+        return to_bytes(following), reply
 
-    def _begin(
-        self, waiting: Waiting | None, asked: AskSum, question: bytes
-    ) -> tuple[bytes, bytes]:
+    def _begin(self, kept: Kept | None, asked: AskSum, request: bytes) -> tuple[Kept, bytes]:
         begun = time.monotonic()
-        if waiting and waiting.asked.session == asked.session:
-            raise Refused("this session was asked before")
+        if kept:
+            raise Refused(ASKED_BEFORE)
         mechanism = self._accepted(asked)
         self.sessions.begin(asked.session.hex())
         until = begun + asked.deadline * (EVALUATING if self.punctual else 1.0)
         noisy = self._noisy_answer(asked.query, mechanism, until)
+        question = _digest(request)
         step = self._participant(asked, question, mechanism).begin(noisy)
         if self.punctual and math.isfinite(asked.deadline):
             time.sleep(max(begun + asked.deadline - time.monotonic(), 0.0))
-        return encode(Waiting(question, asked, step.state, question, step.reply)), step.reply
+        return Waiting(asked.session, request, step.state, question, step.reply), step.reply
 
     def _accepted(self, asked: AskSum) -> Mechanism:
         """The noise for a question that this client is willing to answer, or :class:`Refused`."""
@@ -206,35 +236,54 @@ class Endpoint:
             raise Refused(f"the question cannot be priced: {error}") from None
         return mechanism
 
-    def _continue(
-        self, waiting: Waiting | None, message: Continue, request: bytes
-    ) -> tuple[bytes, bytes]:
-        if waiting is None:
+    def _continue(self, kept: Kept | None, message: Continue, request: bytes) -> tuple[Kept, bytes]:
+        if kept is None:
             raise Refused("no sum is under way")
-        asked = waiting.asked
-        if message.session != asked.session:
-            raise Refused("the message belongs to another session")
-        mechanism = self._mechanism(asked)
-        participant = self._participant(asked, waiting.question, mechanism)
-        step = participant.step(waiting.sum_state, message.body)
+        if isinstance(kept, Finished):
+            raise Refused("this sum is over; it is answered once")
+        try:
+            asked, question = _questions.decode(kept.asked), _digest(kept.asked)
+            if asked.session != kept.session:
+                raise ValueError("the question is of another session")
+            mechanism = self._mechanism(asked)
+            participant = self._participant(asked, question, mechanism)
+            step = participant.step(kept.sum_state, message.body)
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            # Whoever may write the folder can forge a state whose digest fits.
+            raise Refused("no sum is under way that can be gone on with") from None
         if step.releases:
-            self._release(asked, waiting.question, mechanism, step.members)
+            self._release(asked, question, mechanism, step.members)
         if step.finishes:
             self.sessions.finish(asked.session.hex())
-        following = structs.replace(
-            waiting, sum_state=step.state, request=request, reply=step.reply
-        )
-        return encode(following), step.reply
+            return Finished(asked.session, request, step.reply), step.reply
+        following = structs.replace(kept, sum_state=step.state, request=request, reply=step.reply)
+        return following, step.reply
+
+    def _close(self, kept: Kept | None, message: Close, this: bytes) -> tuple[Kept, bytes]:
+        """Sign that nothing of a session was released, after that was made sure of for ever.
+
+        The secrets of a sum under way go with its state. A session that was never begun here
+        counts as one of the day's, since it leaves a line in the ledger too.
+        """
+        if not self.identity or not self.roster:
+            raise Refused("only a member of a roster closes a session")
+        session = message.session.hex()
+        if kept is None and not self.ledger.knows(session):
+            self.sessions.count(session)
+        if not self.ledger.bar(session):
+            raise Refused("this session was answered before")
+        reply = closed(self.identity, self.roster, self.number, message.session)
+        return Finished(message.session, this, reply), reply
 
     def _release(
         self, asked: AskSum, question: bytes, mechanism: Mechanism, members: tuple[int, ...]
     ) -> None:
         """Charge before the vector leaves, once a session whatever became of the state."""
         session = asked.session.hex()
-        if self.ledger.knows(session):
-            raise Refused("this session was answered before")
         try:
-            self.ledger.charge(mechanism.event, "answer", run=session)
+            self.ledger.charge(mechanism.event, "answer", run=session, once=True)
+        except ChargedBefore:
+            raise Refused("this session was answered before") from None
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
         if self.identity and self.roster:
@@ -298,18 +347,40 @@ class Endpoint:
             return mechanism.perturb(mechanism.bound.abstention())
 
 
-def _waiting(state: bytes) -> Waiting | None:
-    """What is under way; a state of another version is of a sum that cannot be gone on with."""
+def _read(request: bytes) -> Message:
+    """A whole message, or :class:`Refused`; of another version for that, whatever else differs."""
     try:
-        return msgspec.msgpack.decode(state, type=Waiting) if state else None
-    except msgspec.DecodeError:
+        message = _requests.decode(request)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        _check_version(request)
+        raise Refused(f"the message cannot be read: {error}") from None
+    if message.version != VERSION:
+        raise _other_version(message.version)
+    _checked_session(message.session)
+    return message
+
+
+def _checked_session(session: bytes) -> bytes:
+    if len(session) != SESSION_BYTES:
+        raise Refused(f"a session has {SESSION_BYTES} bytes, not {len(session)}")
+    return session
+
+
+def _digest(request: bytes) -> bytes:
+    return digest(b"question", request)
+
+
+def _known(state: bytes) -> Kept | None:
+    """What is kept of the sum; what cannot be read is of one that cannot be gone on with."""
+    try:
+        return from_bytes(state) if state else None
+    except Unreadable:
         return None
 
 
 def _check_version(request: bytes) -> None:
-    """Refuse a message of another version for that, whatever else differs."""
     try:
-        _tag, version, *_ = msgspec.msgpack.decode(request, type=list[msgspec.Raw])
+        _tag, version, *_ = _raw.decode(request)
         found = msgspec.msgpack.decode(version, type=int)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return

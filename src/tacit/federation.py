@@ -23,14 +23,24 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.arrays import UNREADABLE, Array, Arrays, mean_of
+from tacit.closing import not_closed
 from tacit.combining import EXACT_STEPS, STEPS
-from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue, Endpoint, encode
+from tacit.endpoint import (
+    SESSION_BYTES,
+    VERSION,
+    AskInClear,
+    AskSum,
+    Close,
+    Continue,
+    Endpoint,
+    encode,
+)
 from tacit.files import json_text
 from tacit.journal import Journal
 from tacit.plausible import check_sum
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
-from tacit.privacy.events import Composed, Event, Unprotected, compose, releases
+from tacit.privacy.events import Composed, Event, Unprotected, compose, covers, releases
 from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
@@ -55,11 +65,12 @@ from tacit.secure.protocol import (
 from tacit.secure.roster import Identity, Roster
 from tacit.sgd import Weights
 from tacit.space import Config
+from tacit.states import StatesInMemory
 from tacit.task import Client
 from tacit.transcripts import Record
 
 EVALUATE = "evaluate"
-_ASKED = "asked on line "
+CLOSE = "close"
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 ONE_HOLDER = "one holder of data trained on its own records; no client was asked"
 BoolArray = npt.NDArray[np.bool_]
@@ -112,7 +123,7 @@ class LocalChannel:
     refusals: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._states = dict.fromkeys(self.clients, b"")
+        self._states = {client: StatesInMemory() for client in self.clients}
         self._gone: set[int] = set()
 
     @property
@@ -125,8 +136,8 @@ class LocalChannel:
         for done, (client, request) in enumerate(requests.items(), start=1):
             if client not in self._gone:
                 try:
-                    state, reply = self.endpoints[client].handle(self._states[client], request)
-                    self._states[client], replies[client] = state, reply
+                    endpoint, states = self.endpoints[client], self._states[client]
+                    replies[client] = endpoint.answer(states, request)
                 except Refused as reason:
                     self.refusals[str(reason)] += 1
             self.progress(stage, done, len(requests))
@@ -204,7 +215,8 @@ class Federation:
     participation: Participation
     run: str
     variance: float = 0.0
-    signed: bool = False
+    roster: Roster | None = None
+    """Whose members sign; without it, nobody's word counts but the server's."""
     deadline: float = math.inf
     setting: str = SIMULATED
     record_level: bool = False
@@ -227,7 +239,9 @@ class Federation:
     unusable: Counter[str] = field(default_factory=Counter)
     """Why answers in clear were left out, and how many; see :meth:`collect`."""
     prepaid: list[Charge] = field(default_factory=list)
-    """Lines that were charged for questions that will be asked; see :meth:`prepay`."""
+    """Lines that were charged for questions that may yet be asked; see :meth:`prepay`."""
+    prepays: bool = False
+    """Whether all questions were charged before the first."""
     shortened: bool = False
     """Whether the run had to end early, since it was cut off before and paid for rounds twice."""
 
@@ -250,38 +264,109 @@ class Federation:
     def check(self, event: Event) -> None:
         """Refuse questions of which not all can be afforded, before the first is asked.
 
-        A run that goes on was looked at when it began.
+        A run that goes on was looked at when it began, unless all that it paid for was closed.
         """
-        if not self.ledger.knows(self.run):
+        if all(charge.state == "closed" for charge in self._own_charges()):
             self.ledger.check(event, "all questions of this run")
 
     def prepay(self, events: Mapping[str, Event]) -> None:
-        """Charge for everything that will be asked, by name, before the first question.
+        """Charge for everything that may be asked, by name, before the first question.
 
-        A line each release, which its question takes when it is asked. A run that goes on has its
-        lines from the ledger; those whose questions went out are spent, opened or not.
+        A line each release, all of them or none; a question takes its line when it is asked. What
+        is never asked stays paid: how many questions there are may then depend on answers. Within
+        what is prepaid, nothing more is: a method among others finds its lines.
+
+        A run that goes on has its lines from the ledger, which also knows whose questions went out:
+        those are spent, opened or not, whatever the journal says. Lines that were closed count no
+        longer, and are charged again. If the ledger never held all of what is declared now, the
+        run did not pay in this way, and everything is charged.
+
+        Raises:
+            BudgetExceeded: before anything is charged.
         """
-        if self.ledger.knows(self.run):
-            noted = self.journal.pieces if self.journal else {}
-            own = (charge for charge in self.ledger.charges() if charge.run == self.run)
-            self.prepaid = [charge for charge in own if f"{_ASKED}{charge.digest}" not in noted]
+        if self.prepays:
             return
-        self.ledger.check(Composed(tuple(events.values())), "all questions together")
-        self.prepaid = [
-            self.ledger.charge(release, name, self.run)
-            for name, event in events.items()
-            for release in releases(event).elements()
-        ]
+        if self.turnouts:
+            raise ValueError(
+                f"{len(self.turnouts)} questions were asked before everything was paid for; "
+                "allowed is to prepay before the first"
+            )
+        declared, own = releases(Composed(tuple(events.values()))), self._own_charges()
+        if declared <= releases(compose(charge.event for charge in own)):
+            counting = (charge.event for charge in own if charge.state != "closed")
+            unpaid = declared - releases(compose(counting))  # what was closed is paid for again
+        else:
+            unpaid = declared
+        asked = []
+        for name in events:
+            for one in releases(events[name]).elements():
+                if unpaid[one]:
+                    unpaid[one] -= 1
+                    asked.append((name, one))
+        self.ledger.charge_all(asked, self.run)
+        self.prepaid = [charge for charge in self._own_charges() if charge.state == "charged"]
+        self.prepays = True
 
-    def _charged(self, event: Event, label: str) -> Charge:
-        """The line that pays for a question, from what was prepaid or new."""
-        for charge in self.prepaid:
-            if charge.event == event:
-                if self.journal:  # before anybody is asked: after a kill it counts as spent
-                    self.journal.add(f"{_ASKED}{charge.digest}", label)
-                self.prepaid.remove(charge)
-                return charge
-        return self.ledger.charge(event, label, self.run)
+    def _own_charges(self) -> list[Charge]:
+        return [charge for charge in self.ledger.charges() if charge.run == self.run]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Carry out the run in this process only, after :meth:`settle`.
+
+        Raises:
+            LedgerError: when another process is carrying out the run.
+        """
+        with self.ledger.hold(self.run):
+            self.settle()
+            yield
+
+    def settle(self) -> int:
+        """Have what a killed run asked, and nobody answered, signed off; how much of it was.
+
+        A charge whose question went out counts as spent, unless every member that was asked signs
+        that it released nothing and never will (:mod:`tacit.closing`).
+        """
+        open_ended = [charge for charge in self._own_charges() if charge.state == "asked"]
+        return sum(self._closed(charge) for charge in open_ended)
+
+    def _closed(self, charge: Charge) -> bool:
+        """Ask everybody to close a session; whether all did."""
+        if self.roster is None or charge.roster != self.roster.digest.hex():
+            return False
+        session = bytes.fromhex(charge.session)
+        request = encode(Close(VERSION, session))
+        replies = self._ask(CLOSE, dict.fromkeys(self.channel.clients, request))
+        if not_closed(self.roster, session, replies):
+            return False
+        signatures = {str(client): reply.hex() for client, reply in replies.items()}
+        self.ledger.close(charge.session, {"signatures": signatures})
+        return True
+
+    def spend(self, event: Event, label: str) -> Charge:
+        """Charge for something that is released in any case; nothing else takes its line."""
+        return self._reserved(event, label, token_bytes(SESSION_BYTES), sealed=True)
+
+    def _reserved(
+        self, event: Event, label: str, session: bytes, *, sealed: bool = False
+    ) -> Charge:
+        """The line that pays for a session's question, from what was prepaid or new.
+
+        Best the line of this very release; otherwise one of a release that reveals no less. It is
+        on record, before anybody is asked, that this session asks on it.
+        """
+        same = (charge for charge in self.prepaid if charge.event == event)
+        larger = (charge for charge in self.prepaid if covers(charge.event, event))
+        charge = next(same, None) or next(larger, None)
+        named, roster = session.hex(), self.roster.digest.hex() if self.roster else ""
+        if charge is None:
+            charge = self.ledger.charge_and_ask(event, label, self.run, named, roster)
+        else:
+            self.ledger.ask(charge, named, roster)
+            self.prepaid.remove(charge)
+        if sealed:
+            self.ledger.seal(named)
+        return charge
 
     def event_of(self, *bounds: Bound) -> Event:
         """What sums with these bounds cost together."""
@@ -306,9 +391,9 @@ class Federation:
         """Lines that were charged before a kill, and never opened."""
         if not self.journal or not self.turnouts:
             return set()
-        own = {charge.digest for charge in self.ledger.charges() if charge.run == self.run}
+        asked = {c.digest for c in self._own_charges() if c.state in ("asked", "sealed")}
         opened = (self.journal.pieces.get(place) for place in range(len(self.turnouts)))
-        return own - {noted["line"] for noted in opened if noted}
+        return asked - {noted["line"] for noted in opened if noted}
 
     def reached(self, query: Sums, at_least: int, label: str) -> BoolArray:
         """Which entries of the sum reach a threshold, which is raised by what noise alone reaches.
@@ -336,12 +421,14 @@ class Federation:
             )
         session = token_bytes(SESSION_BYTES)
         self.secure.check(Round.of(session, mechanism, at_least=at_least))
-        charge = self._charged(mechanism.event, label)
+        charge = self._reserved(mechanism.event, label, session)
         question = encode(self._question(session, charge, query, at_least))
         clients = list(self.channel.clients)
         first = self._ask(EVALUATE, dict.fromkeys(clients, question))
 
         def carry(stage: str, bodies: Mapping[int, bytes]) -> Mapping[int, bytes]:
+            if stage == self.secure.sealing:
+                self.ledger.seal(session.hex())
             once = {id(body): encode(Continue(VERSION, session, body)) for body in bodies.values()}
             return self._ask(stage, {client: once[id(body)] for client, body in bodies.items()})
 
@@ -360,25 +447,30 @@ class Federation:
         return opened
 
     def _total(self, around: Round, first: Mapping[int, bytes], carry: Ask) -> Total:
-        """Open the sum, and remember who misbehaved even if it stays closed."""
+        """Open the sum, and remember who misbehaved even if it stays closed.
+
+        If it is given up before anything was sealed, and everybody is there, everybody signs so.
+        """
         try:
             total = self.secure.total(around, first, carry)
         except (TooFewClients, SpoiledSum) as error:
             self.faults |= dict.fromkeys(error.faults)
+            if len(first) == around.participation.clients:
+                self.settle()
             raise
         self.faults |= dict.fromkeys(total.faults)
         return total
 
     def tell(self, what: str, config: Config, reward: float | None = None) -> None:
         """A round is over: for tables, logs and reports."""
-        own = [charge.event for charge in self.ledger.charges() if charge.run == self.run]
-        epsilon = spent(compose(own), self.ledger.budget.delta).epsilon
+        counting = (charge.event for charge in self._own_charges() if charge.state != "closed")
+        epsilon = spent(compose(counting), self.ledger.budget.delta).epsilon
         self.rounds.append(RoundNote(len(self.rounds) + 1, what, config, reward, epsilon))
         self.watch(self.rounds[-1])
 
     def gather(self, query: InClear, label: str) -> list[Arrays]:
         """Everybody's answer in clear: for published baselines; books an infinite epsilon."""
-        self.ledger.charge(Unprotected(type(query).__name__), label, self.run)
+        self.spend(Unprotected(type(query).__name__), label)
         answers = self.collect(query, stage=label)
         self.turnouts.append((len(self.channel.clients), len(answers)))
         return answers
@@ -395,7 +487,7 @@ class Federation:
             event: Event = Unprotected(type(query).__name__)
             if isinstance(query, LocalTraining) and self.record_level:
                 event = query.event
-            charge = self.ledger.charge(event, label, self.run)
+            charge = self.spend(event, label)
             answers = self.collect(query, stage=label.split()[0])
             mean = mean_of(answers)  # each is finite: these questions are about one model
             noted = {
@@ -412,6 +504,8 @@ class Federation:
 
     def collect(self, query: InClear, stage: str) -> list[Arrays]:
         """Answers in clear without a charge: for the training that follows a choice.
+
+        No tuner can call this (:mod:`tacit.charged_questions`).
 
         Every answer is checked by itself against what the question expects. One that is malformed,
         of another shape or not finite is left out and counted: it costs its client its place in
@@ -602,7 +696,7 @@ def local_federation(
         participation,
         run,
         variance,
-        signed=roster,
+        roster=listed,
         deadline=deadline,
         record_level=record_level,
         journal=journal,

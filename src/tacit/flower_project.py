@@ -8,6 +8,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from tacit.files import write_whole
+
 
 def write_project(folder: Path) -> list[Path]:
     """Write the project, named after its folder, and return its files; nothing is overwritten."""
@@ -28,7 +30,7 @@ def write_project(folder: Path) -> list[Path]:
             text = text.replace(word, meaning)
         target = folder / path.replace("app/", f"{package}/", 1)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        write_whole(target, text)
         written.append(target)
     return written
 

@@ -15,20 +15,23 @@ from typing import Any
 
 import numpy as np
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Dataset, split_validation
 from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.dp_training import Recipe
 from tacit.federation import Federation, Progress, Watch, local_federation, lone_holder
-from tacit.files import write_whole
+from tacit.files import whole_file, write_whole
 from tacit.journal import Journal, resident_megabytes
+from tacit.one_writer import writing
 from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining, participation_of, settled, voting
 from tacit.privacy.accounting import Budget
+from tacit.privacy.events import RECORD
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.selection import SHAPES, Runs
 from tacit.report import write_run
-from tacit.result import Result
+from tacit.result import MostAbstained, Result
 from tacit.rules import (
     ARCHITECTURE,
     ARCHITECTURE_HYPERPARAMETERS,
@@ -49,7 +52,7 @@ from tacit.tuners.fedex import FedEx
 from tacit.tuners.nas import DARTS, Feathers
 from tacit.tuners.selection import Selection
 from tacit.tuners.together import Together
-from tacit.tuners.tuner import Tuner, noise_for
+from tacit.tuners.tuner import Tuner, noise_for, unit_of
 from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, run_name
 
@@ -63,8 +66,9 @@ _FILES = (PLAN, "ledger.sqlite", "ledger.json", "result.json", "model.npz", "rep
 
 def run(plan: Plan, out: Path, progress: Progress, watch: Watch, *, resume: bool = False) -> Result:
     """Carry out a plan in this process, and fill the folder ``out``, or go on with it."""
-    check_folder(out, resume=resume)
-    return carry_out(plan, out, lambda parts: _local(parts, progress), watch)
+    with writing(out):
+        check_folder(out, resume=resume)
+        return carry_out(plan, out, lambda parts: _local(parts, progress), watch)
 
 
 def check_folder(out: Path, *, resume: bool = False) -> None:
@@ -118,7 +122,7 @@ class Parts:
     @property
     def record_level(self) -> bool:
         """Whether the guarantee is about single records."""
-        return self.plan.search.mode == "record"
+        return unit_of(self.method, self.plan.space) == RECORD
 
     def ledger(self) -> Ledger:
         """A named federation's lifetime ledger; simulated clients of no name end with their run."""
@@ -172,12 +176,28 @@ def perform(
     rng: np.random.Generator,
     keep: Callable[[Result], None],
 ) -> Result:
-    """Choose, and train with the choice; ``keep`` has the choice as soon as it is paid for."""
+    """Choose, and train with the choice; ``keep`` has the choice as soon as it is paid for.
+
+    Raises:
+        MostAbstained: nothing is trained with a choice that means nothing.
+    """
+    with federation.held():
+        return _performed(parts, federation, rng, keep)
+
+
+def _performed(
+    parts: Parts,
+    federation: Federation,
+    rng: np.random.Generator,
+    keep: Callable[[Result], None],
+) -> Result:
     plan, method, task = parts.plan, parts.method, parts.task
-    outcome = method.tune(federation, plan.space, rng)
+    outcome = method.tune(ChargedQuestions(federation), plan.space, rng)
     result = conclude(method, outcome, federation, parts.budget)
     result = replace(result, evaluation=_evaluation(task))
     keep(result)
+    if result.warning:
+        raise MostAbstained(result)
     weights = outcome.weights
     if weights is None and plan.task.train_rounds and parts.trains_in_clear:
         weights = federated_average(
@@ -318,8 +338,7 @@ def selection_tuner(plan: Plan, dataset: Dataset) -> Selection:
     """The best of some private trainings, where one holder has all the data."""
     terms, search = plan.selection, plan.search
     whole = dataset.standardise(dataset.train)
-    rng = np.random.default_rng(search.seed)
-    train, validation = split_validation(whole, plan.task.validation, rng)
+    train, validation = split_validation(whole, plan.task.validation, search.seed)
     recipe = Recipe(plan.task.hidden, optimiser=terms.optimiser, lot=terms.lot, steps=terms.steps)
     runs = Runs(terms.mean_runs, SHAPES[terms.shape])
     return Selection(
@@ -436,7 +455,5 @@ def method_of(plan: Plan) -> Tuner:
 
 def _save_model(weights: Weights, task: TorchTask, network: Config, path: Path) -> None:
     names = task.architecture(network).module.names()
-    draft = path.with_name(f".{path.name}")
-    with draft.open("wb") as file:
+    with whole_file(path) as file:
         np.savez(file, **{name: array[0] for name, array in zip(names, weights, strict=True)})
-    draft.replace(path)

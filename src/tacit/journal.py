@@ -6,12 +6,17 @@ import hashlib
 import json
 import os
 import platform
-import resource
 import sys
+import weakref
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
+
+import tacit
+from tacit import locks
+from tacit.files import sync_folder
 
 Piece = int | str
 P = TypeVar("P", int, str)
@@ -21,15 +26,21 @@ class Journal:
     """Finished pieces of work, one line of JSON each, kept under the recipe that made them.
 
     A killed benchmark goes on where it was; a line cut short by the kill is done again. Another
-    recipe is another file, so results of different settings never mix.
+    recipe is another file, so results of different settings never mix. One process writes a
+    journal: the file is locked from the first line that is read or written.
+
+    *What is believed later was written.* A line is on disk before its piece is known, and a line
+    that could not be written, as on a full disk, is cut off again. Every line ends with the release
+    that wrote it and a checksum, so nothing that was damaged or means something else is believed.
     """
 
     def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
-        text = json.dumps(recipe, sort_keys=True)
-        self.path = folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
+        self.path = journal_path(folder, recipe)
         self.pieces: dict[Piece, Any] = {}
+        self._locked = self._named = self._unknown_end = False
         if self.path.exists():
-            self.pieces, whole = read_journal(self.path)
+            self._lock()
+            self.pieces, whole = read_journal(self.path, own_release=True)
             os.truncate(self.path, whole)
 
     def complete(
@@ -53,32 +64,105 @@ class Journal:
 
     def add(self, piece: Piece, result: Any) -> None:
         """Record one finished piece durably."""
-        self.pieces[piece] = result
+        line = _line(piece, result)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            file.write(json.dumps([piece, result]).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._lock()
+        if self._unknown_end:
+            raise ValueError(
+                f"{self.path} could not be written before, nor mended; nothing more is recorded in "
+                "it by this process: free some space and go on with a new one"
+            )
+        try:
+            with self.path.open("ab") as file:
+                whole = file.tell()
+                try:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except BaseException:
+                    self._cut(whole)
+                    raise
+            if not self._named:
+                sync_folder(self.path.parent)
+                self._named = True
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self.pieces[piece] = result
+
+    def _cut(self, whole: int) -> None:
+        """Take back a line that may be there in part."""
+        try:
+            os.truncate(self.path, whole)
+        except OSError:
+            self._unknown_end = True
+
+    def _lock(self) -> None:
+        """Be the only process that writes this journal, as long as this object is used."""
+        if self._locked:
+            return
+        lock = locks.take(self.path)
+        if lock is None:
+            raise ValueError(
+                f"{self.path} is being written by another process; allowed is one at a time: wait "
+                "for its end, or begin anew in another folder"
+            )
+        self._locked = True
+        weakref.finalize(self, lock.release)
 
 
-def read_journal(path: Path) -> tuple[dict[Piece, Any], int]:
-    """The finished pieces in a file, and how many of its bytes hold them; nothing is changed."""
+def journal_path(folder: Path, recipe: dict[str, Any]) -> Path:
+    """Where a journal with this recipe lies."""
+    text = json.dumps(recipe, sort_keys=True)
+    return folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
+
+
+def read_journal(path: Path, *, own_release: bool = False) -> tuple[dict[Piece, Any], int]:
+    """The finished pieces in a file, and how many of its bytes hold them; nothing is changed.
+
+    Args:
+        path: the journal.
+        own_release: whether pieces of another release of Tacit are refused, as by whoever goes on.
+    """
     pieces: dict[Piece, Any] = {}
     whole = 0
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break  # cut short by a kill, or being written now
+    *lines, _cut_short_or_being_written_now = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
         try:
-            piece, result = json.loads(line)
+            piece, result, release = _read(line)
             pieces[piece] = result
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise ValueError(
                 f"{path}, line {number} cannot be read: a journal has one finished piece a line, "
-                "and something else has written to this one; take the file from a copy, or begin "
-                "anew in another folder"
+                "and it was damaged, or another release or another program has written this one; "
+                "take the file from a copy, or begin anew in another folder"
             ) from None
-        whole += len(line)
+        if own_release and release != tacit.__version__:
+            raise ValueError(
+                f"{path}, line {number} was written by Tacit {release}, and this is "
+                f"{tacit.__version__}; go on with that release, or begin anew in another folder"
+            )
+        whole += len(line) + 1
     return pieces, whole
+
+
+def _line(piece: Piece, result: Any) -> bytes:
+    """One line: the piece, its result, and who wrote it with a checksum of all before."""
+    begin = json.dumps([piece, result, tacit.__version__])[:-1].encode()
+    return begin + _seal(begin) + b"\n"
+
+
+def _seal(begin: bytes) -> bytes:
+    return b', "%08x"]' % zlib.crc32(begin)
+
+
+def _read(line: bytes) -> tuple[Piece, Any, str]:
+    """What a line says, or a ValueError."""
+    size = len(_seal(b""))
+    begin, seal = line[:-size], line[-size:]
+    if seal != _seal(begin):
+        raise ValueError("the checksum is another one")
+    piece, result, release = json.loads(begin + b"]")
+    return piece, result, release
 
 
 def resident_megabytes(field: str = "VmHWM") -> float:
@@ -94,6 +178,8 @@ def resident_megabytes(field: str = "VmHWM") -> float:
         for line in status.read_text().splitlines():
             if line.startswith(field):
                 return int(line.split()[1]) / 1024
+    import resource  # Windows has none
+
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 

@@ -2,49 +2,54 @@
 
 A roster says who takes part (Ed25519 keys), how many may drop out or collude, and the least noise a
 member adds; it reaches the members outside of the protocol, and they compare its digest by
-telephone. A member's folder holds its key, the roster, its own ledger, its receipts, and the state
-of the sum under way::
+telephone. A member's folder holds its key, the roster, its own ledger, its receipts, and a state
+for each sum under way::
 
     node.key        the secret key (made by `tacit roster key`)
     node.pub        the public key, to be sent to whoever makes the roster
     roster.toml     the roster (made by `tacit roster make`)
     ledger.sqlite   the member's own budget and spending (made by `tacit ledger create`)
     receipts/       what it took part in, signed
-    sessions        sums that were begun, and which of them opened
-    state           of the sum under way; written before the reply leaves, so that no crash makes
+    sessions        sums that were begun and not opened
+    states/         one for each session; written before the reply leaves, so that no crash makes
                     it answer twice
 
 Whoever can write there can put back an old ledger, which forgets what was spent, or swap the keys
 of a roster. So the folder and what is in it belong to the user who runs the node, or to root;
-nobody else may write them, and nobody else may read the key, the state and the ledger.
+nobody else may write them, and nobody else may read the key, the states and the ledger.
+
+What is damaged never stops a node for longer than it must. Without key, roster and ledger a node is
+nobody and has nothing to spend, so each of them refuses by name. A state or the list of sessions
+that cannot be read is set aside (:mod:`tacit.keeping`), and other sums go on.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import os
+import sqlite3
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from tacit.files import write_whole
-from tacit.privacy.ledger import Ledger, check_name
+from tacit.keeping import Tell, in_order, private_folder, tell_log
+from tacit.privacy.ledger import Ledger, LedgerError, check_name
 from tacit.privacy.mechanisms import Participation
 from tacit.receipts import Receipt
 from tacit.secure.crypto import digest
-from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS, Refused
+from tacit.secure.protocol import ENCRYPTED, HIDING, MASKS
 from tacit.secure.roster import Identity, Roster
 from tacit.sessions import Sessions
+from tacit.states import StatesInFolder
 
 KEY, PUBLIC_KEY, ROSTER, LEDGER = "node.key", "node.pub", "roster.toml", "ledger.sqlite"
-STATE, RECEIPTS = "state", "receipts"
+STATES, SESSIONS, RECEIPTS = "states", "sessions", "receipts"
 _PREFIX = "tacit-ed25519"
 _KEYS = {"federation", "dropout", "colluding", "least_noise", "members"}
 
@@ -163,7 +168,7 @@ class Membership:
             raise ValueError(f"no roster at {path}; make one with: tacit roster make {path} KEYS")
         try:
             return _parsed(path.read_text())
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
 
 
@@ -181,13 +186,15 @@ class Member:
     ledger: Ledger
     membership: Membership | None = None
     identity: Identity | None = None
+    tell: Tell = field(default=tell_log, repr=False, compare=False)
+    """Where it says what it had to set aside: the node's own log."""
 
     def __post_init__(self) -> None:
         if self.membership and self.ledger.federation != self.membership.federation:
             raise ValueError(other_federation(self.ledger, self.membership.federation))
 
     @classmethod
-    def load(cls, folder: Path) -> Member:
+    def load(cls, folder: Path, tell: Tell = tell_log) -> Member:
         """A member as its folder describes it; what is missing, or open to others, is named."""
         if not folder.is_dir():
             raise ValueError(f"no folder of a member at {folder}; make it with: tacit roster key")
@@ -197,7 +204,20 @@ class Member:
         if (folder / ROSTER).exists() or (folder / KEY).exists():  # who has a key has a roster
             membership = Membership.load(folder / ROSTER)
             identity = read_key(folder / KEY)
-        member = cls(folder, Ledger(folder / LEDGER), membership, identity)
+        for name in (STATES, RECEIPTS):
+            if (folder / name).exists() and not (folder / name).is_dir():
+                raise ValueError(
+                    f"{folder / name} is not a folder; move it elsewhere, and a new one is made"
+                )
+        ledger = Ledger(folder / LEDGER)
+        try:
+            ledger.budget  # noqa: B018  # before anything is answered
+        except (LookupError, TypeError, ValueError, LedgerError, sqlite3.Error):
+            raise LedgerError(
+                f"{ledger.path} says no budget that can be read; take no part until that is "
+                "explained, and look at it with: tacit roster check"
+            ) from None
+        member = cls(folder, ledger, membership, identity, tell)
         member.number  # noqa: B018  # refuses a key that is not on the roster
         return member
 
@@ -210,58 +230,19 @@ class Member:
 
     def keep(self, receipt: Receipt) -> None:
         """Keep a receipt."""
-        (self.folder / RECEIPTS).mkdir(mode=0o700, exist_ok=True)
-        receipt.keep(self.folder / RECEIPTS)
+        private_folder(self.folder / RECEIPTS)
+        with in_order(self.folder / RECEIPTS):
+            receipt.keep(self.folder / RECEIPTS)
 
     @property
     def sessions(self) -> Sessions:
-        """The sums that this member began, and which of them opened."""
-        return Sessions(self.folder / "sessions")
+        """The sums that this member began and that never opened."""
+        return Sessions(self.folder / SESSIONS, tell=self.tell)
 
-    @contextmanager
-    def state(self) -> Iterator[StateFile]:
-        """The state of the sum under way, for one message at a time."""
-        # Whoever could open the file could keep it locked.
-        lock = os.open(self.folder / "state.lock", os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise Refused("this client is answering another message") from None
-            try:
-                yield StateFile(self.folder / STATE)
-            finally:
-                # Closing is not enough: a process that was forked meanwhile holds the file too.
-                fcntl.flock(lock, fcntl.LOCK_UN)
-        finally:
-            os.close(lock)
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """A state that is on disk before anything that relies on it leaves."""
-
-    path: Path
-
-    def read(self) -> bytes:
-        """The state, empty if there is none."""
-        return self.path.read_bytes() if self.path.exists() else b""
-
-    def write(self, state: bytes) -> None:
-        """Replace it durably; only the owner may read it."""
-        draft = self.path.with_name(".state")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, 0o600)  # a draft that a kill left may have any mode
-            file.write(state)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name too: a power cut must not bring the old state back
-        finally:
-            os.close(folder)
+    @property
+    def states(self) -> StatesInFolder:
+        """The states of the sums under way, by session."""
+        return StatesInFolder(self.folder / STATES, self.sessions, tell=self.tell)
 
 
 def exposures(folder: Path) -> list[str]:
@@ -276,7 +257,8 @@ def exposures(folder: Path) -> list[str]:
         folder / KEY: 0,
         folder / ROSTER: 0 if closed else 0o022,
         folder / LEDGER: 0o077,
-        folder / STATE: 0o077,
+        folder / STATES: 0o077,
+        folder / SESSIONS: 0o022,
         folder / RECEIPTS: 0o022,
     }
     present = {path: bits for path, bits in forbidden.items() if path.exists()}

@@ -10,6 +10,7 @@ Epsilon and delta are rounded up, never down.
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,6 +238,13 @@ def terms(found: Mapping[str, str]) -> str:
     """Terms and what they mean here."""
     shown = "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>" for term, words in found.items())
     return f"<dl>{shown}</dl>"
+
+
+def command_line() -> str:
+    """How this process was called, for records: of a folder only its name, not where it is."""
+    return shlex.join(
+        ["tacit", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])]
+    )
 
 
 def versions() -> dict[str, str]:

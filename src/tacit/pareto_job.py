@@ -9,26 +9,28 @@ and is charged for, before anything is measured: a point is its trainings, for a
 and one Gaussian release of a mean, for a record of the test data (:class:`Scored`). Noise and lots
 then come from the operating system, not from the plan's seed, which everybody may know. Settings
 are drawn beforehand, since composition is only known for noise that does not depend on results.
+
+*Every measurement is paid for* (:class:`_Payment`). The only free points are those that the
+folder's journal returns: they were released before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import Any, cast
 
 import numpy as np
 
-from tacit.cores import cores
 from tacit.dp_training import POISSON
 from tacit.files import json_text, write_whole
-from tacit.gaussian import gaussian
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, Piece, journal_path, machine, read_journal
+from tacit.one_writer import writing
 from tacit.oracles import DpTraining, Oracle
 from tacit.page import versions
 from tacit.pareto import GRID, RANDOM, Front, Point, Suggestion, evaluate, front, grid, hypervolume
@@ -37,12 +39,13 @@ from tacit.pareto_page import render
 from tacit.pareto_plan import ParetoPlan, load_pareto_plan, oracle_of
 from tacit.plan import PLAN
 from tacit.privacy.accounting import Budget, spent
-from tacit.privacy.events import Composed, Event, Scored
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.events import Composed, Scored, compose
+from tacit.privacy.ledger import Charge, Ledger
+from tacit.privacy.rounded_normal import rounded_normal
 from tacit.secure.crypto import digest
 from tacit.space import Config
-from tacit.table_maker import one_core
 from tacit.wording import rounded_up
+from tacit.workers import worker_processes
 
 Progress = Callable[[int, int, float], None]
 """Called with points done, points in all and the hypervolume so far."""
@@ -50,10 +53,17 @@ FOR_THE_TRUSTED = (
     "for those who may see the data: errors were measured on it, and nothing was added to them"
 )
 _FRONT = "front.json"
+_RUN = "run"
 
 
 def run(plan: ParetoPlan, out: Path, progress: Progress) -> dict[str, Any]:
     """Search, or go on; returns what ``front.json`` holds."""
+    with writing(out):
+        return _searched(plan, out, progress)
+
+
+def _searched(plan: ParetoPlan, out: Path, progress: Progress) -> dict[str, Any]:
+    """The same in a folder that nobody else writes in."""
     oracle = oracle_of(plan)
     terms = plan.front
     settings = _fixed_settings(plan, oracle)
@@ -61,10 +71,10 @@ def run(plan: ParetoPlan, out: Path, progress: Progress) -> dict[str, Any]:
     event = private_event(plan, oracle, settings) if terms.private else None
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PLAN, plan.to_toml())
-    price = _charged(plan, event, out) if event else None
     journal = Journal(out, {"front": plan.to_json()})
+    payment = _Payment.made(plan, event, journal) if event else None
     search = Front(oracle, terms.acquisition, terms.first, terms.seed, third_of(plan))
-    search.points = [Point.from_json(journal.pieces[n]) for n in range(len(journal.pieces))]
+    search.points = _points(journal.pieces)
     progress(len(search.points), total, hypervolume(search.points))
     with _side_by_side(terms.batch) as evaluated:
         while len(search.points) < total:
@@ -72,12 +82,26 @@ def run(plan: ParetoPlan, out: Path, progress: Progress) -> dict[str, Any]:
             begin = len(search.points)
             asked = settings[begin : begin + count] if settings else search.propose(count)
             seeds = [terms.seed * 1_000_003 + begin + place for place in range(len(asked))]
+            if payment:
+                payment.cover(range(begin, begin + count))
             for found in evaluated(partial(_evaluated, plan), asked, seeds):
-                point = _noisy(found, terms.score_noise) if terms.private else found
+                point = _noisy(found, oracle, terms.score_noise) if terms.private else found
                 journal.add(len(search.points), point.to_json())
                 search.points.append(point)
                 progress(len(search.points), total, hypervolume(search.points))
-    return _written(plan, oracle, search.points, price, out)
+    return _written(plan, oracle, search.points, payment.price() if payment else None, out)
+
+
+def _points(pieces: Mapping[Piece, Any]) -> list[Point]:
+    """The points that were finished, in order."""
+    done = sum(isinstance(piece, int) for piece in pieces)
+    missing = [number for number in range(done) if number not in pieces]
+    if missing:
+        raise ValueError(
+            f"the journal of the front has {done} points and lacks point {missing[0]}; take the "
+            "file from a copy, or begin anew in another folder"
+        )
+    return [Point.from_json(pieces[number]) for number in range(done)]
 
 
 @contextmanager
@@ -86,8 +110,7 @@ def _side_by_side(batch: int) -> Iterator[Callable[..., Iterable[Point]]]:
     if batch == 1:
         yield map
         return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
+    with worker_processes() as pool:
         yield pool.map
 
 
@@ -99,9 +122,19 @@ def suggest(folder: Path, *, epsilon: float | None, error: float | None) -> Sugg
             "that was finished with `tacit pareto`"
         )
     plan = load_pareto_plan(folder / PLAN, ())
-    journal = Journal(folder, {"front": plan.to_json()})
+    path = journal_path(folder, {"front": plan.to_json()})
+    if not path.exists():
+        raise ValueError(
+            f"{folder} has no journal of the plan in it ({path.name} is missing), so its points "
+            "are not known; run `tacit pareto` again in another folder"
+        )
     search = Front(oracle_of(plan), first=plan.front.first, seed=plan.front.seed)
-    search.points = [Point.from_json(journal.pieces[n]) for n in range(len(journal.pieces))]
+    search.points = _points(read_journal(path)[0])
+    if len(search.points) < search.first:
+        raise ValueError(
+            f"{path} has {len(search.points)} points, too few for a model: {search.first} came "
+            "first; take the file from a copy, or run `tacit pareto` again in another folder"
+        )
     return suggestion(search, epsilon=epsilon, error=error)
 
 
@@ -136,18 +169,23 @@ def _fixed_settings(plan: ParetoPlan, oracle: Oracle) -> list[Config]:
     return []
 
 
-def private_event(plan: ParetoPlan, oracle: Oracle, settings: Sequence[Config]) -> Event:
-    """All that a private front releases."""
+def private_event(plan: ParetoPlan, oracle: Oracle, settings: Sequence[Config]) -> Composed:
+    """All that a private front releases, point by point."""
     if not isinstance(oracle, DpTraining) or oracle.sampling != POISSON:
         raise ValueError(
             f"oracle.kind is {plan.oracle.kind!r} and oracle.sampling {plan.oracle.sampling!r}; "
             "allowed for a private front are 'dp-training' and 'poisson'"
         )
+    if oracle.test.groups is not None:
+        raise ValueError(
+            "the test data say which rows belong together; allowed for a private front are test "
+            "data in which every row stands alone"
+        )
     deviation = plan.front.score_noise * len(oracle.test)
     return Composed(
         tuple(
             Scored(
-                int(config["lot"]) / len(oracle.examples),
+                int(config["lot"]) / oracle.examples.units,
                 math.sqrt(float(config["noise_variance"])),
                 oracle.steps(config) * oracle.replications,
                 deviation,
@@ -157,19 +195,68 @@ def private_event(plan: ParetoPlan, oracle: Oracle, settings: Sequence[Config]) 
     )
 
 
-def _charged(plan: ParetoPlan, event: Event, out: Path) -> dict[str, Any]:
-    """Charge a private front once, to a named ledger or to the folder's own."""
-    terms, delta = plan.front, plan.oracle.delta
-    budget = Budget(terms.epsilon, delta)
-    path = out / "ledger.sqlite"
-    if terms.ledger:
-        ledger = Ledger.of(terms.ledger, budget)
-    else:
-        ledger = Ledger(path) if path.exists() else Ledger.create(path, "this-front", budget)
-    run_name = f"front-{digest(b'front', plan.to_toml().encode()).hex()[:12]}"
-    if not ledger.knows(run_name):
-        ledger.charge(event, "front", run_name)
-    return {"epsilon": spent(event, delta).epsilon, "delta": delta}
+@dataclass(frozen=True)
+class _Payment:
+    """Pays for every measurement of a private front, in whatever folder and however often.
+
+    *Proof that no point is measured unpaid.* A point is measured only after :meth:`cover`. That
+    takes the point's number from the line that charged this front (:meth:`Ledger.take`, which
+    succeeds once for a line and a number), or charges the point anew, for this process alone.
+    So each measurement has a paid release of its own. The line is one with the journal's random
+    token in the name of its run and with this very event: the same plan on data of another size
+    is charged whole. The token is in the journal before the charge, so a kill between the two
+    does not waste it; where the journal is lost, or the folder is another, there is no token yet,
+    and the front is charged whole.
+
+    A kill costs the points that were being measured. A copy of a folder with its journal pays for
+    every point that another copy measured first. *What remains*: a ledger that lies in the folder
+    itself (``front.ledger`` empty) is copied with it, and a copy does not know of the other's
+    charges; only a named ledger counts over folders. Whoever may write the ledger can forge it.
+    """
+
+    ledger: Ledger
+    line: Charge
+    event: Composed
+    delta: float
+
+    @classmethod
+    def made(cls, plan: ParetoPlan, event: Composed, journal: Journal) -> _Payment:
+        """Charge the whole front before anything is measured, or find the charge it goes on with.
+
+        Raises:
+            BudgetExceeded: before anything is written.
+        """
+        terms, delta = plan.front, plan.oracle.delta
+        budget, path = Budget(terms.epsilon, delta), journal.path.with_name("ledger.sqlite")
+        if terms.ledger:
+            ledger = Ledger.of(terms.ledger, budget)
+        else:
+            ledger = Ledger(path) if path.exists() else Ledger.create(path, "this-front", budget)
+        if _RUN not in journal.pieces:
+            ledger.check(event, "front")
+            journal.add(_RUN, token_hex(16))
+        name = digest(b"front", plan.to_toml().encode()).hex()[:12]
+        run_name = f"front-{name}-{journal.pieces[_RUN]}"
+        own = (charge for charge in ledger.charges() if charge.run == run_name)
+        paid = next((charge for charge in own if charge.event == event), None)
+        line = paid or ledger.charge(event, "front", run_name)
+        return cls(ledger, line, event, delta)
+
+    def cover(self, numbers: Sequence[int]) -> None:
+        """Take these points from the front's line; charge those anew that were taken before.
+
+        Raises:
+            BudgetExceeded: before any of them is measured.
+        """
+        again = [n for n in numbers if not self.ledger.take(self.line, n)]
+        if again:
+            lost = Composed(tuple(self.event.events[number] for number in again))
+            self.ledger.charge(lost, "front: points measured again", self.line.run)
+
+    def price(self) -> dict[str, Any]:
+        """What this front has cost, with every point that was measured again."""
+        own = (charge.event for charge in self.ledger.counting() if charge.run == self.line.run)
+        return {"epsilon": spent(compose(own), self.delta).epsilon, "delta": self.delta}
 
 
 @lru_cache(maxsize=1)
@@ -185,10 +272,20 @@ def _evaluated(plan: ParetoPlan, config: Config, seed: int) -> Point:
     return evaluate(_known_oracle(plan.to_toml()), config, seed, third_of(plan))
 
 
-def _noisy(point: Point, deviation: float) -> Point:
-    """One mean with noise; single replications would tell more."""
-    noisy = point.error + deviation * float(gaussian((1,))[0])
-    return Point(point.config, point.epsilon, (float(np.clip(noisy, 0, 1)),), 0.0, point.extra)
+def _noisy(point: Point, oracle: Oracle, deviation: float) -> Point:
+    """One mean with noise; single replications would tell more.
+
+    *Proof.* The wrong answers of all replications together are an integer, which moves by at most
+    the number of replications when one test record comes or goes or is replaced. Rounded normal
+    noise is ``deviation * len(test)`` times that (what :func:`private_event` charges), and dividing
+    and clipping are post-processing.
+    """
+    rows = len(cast(DpTraining, oracle).test)
+    replications = len(point.errors)
+    wrong = int(np.rint(np.asarray(point.errors) * rows).sum())
+    noise = int(rounded_normal(deviation * rows * replications, 1)[0])
+    noisy = min(max((wrong + noise) / (rows * replications), 0.0), 1.0)
+    return Point(point.config, point.epsilon, (noisy,), 0.0, point.extra)
 
 
 def _written(
@@ -203,7 +300,7 @@ def _written(
     if price is not None:
         who = (
             f"for anybody, at a price of epsilon {rounded_up(price['epsilon'])} at delta "
-            f"{price['delta']:g} for every record (add-or-remove-one)"
+            f"{price['delta']:g} for every record (replace-one)"
         )
     result = {
         "name": oracle.name,

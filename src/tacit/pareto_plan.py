@@ -165,7 +165,7 @@ def oracle_of(plan: ParetoPlan) -> Oracle:
 
 def domain_of(terms: OracleTerms, data: Dataset) -> Domain:
     """That of the data, with model and optimiser among the settings where either may be any."""
-    domain = PAPERS.get(terms.data, any_data(len(data.train)))
+    domain = PAPERS.get(terms.data, any_data(data.train.units))
     if terms.model == "any":
         linear = [name for name, (_, hidden) in MODELS.items() if not hidden]
         domain = domain.having(model=Choice(linear))

@@ -32,6 +32,7 @@ from tacit.rules import ARCHITECTURE_HYPERPARAMETERS
 from tacit.settings import (
     changed_table,
     flag,
+    flag_or,
     number,
     one_of,
     read_section,
@@ -184,6 +185,7 @@ class FederationTerms:
     secure: str = one_of("masks", SECURE_SUMS)
     roster: bool = flag(True)
     deadline: float = number(math.inf, 0.001, 86_400, ", or inf for none")
+    count_abstentions: bool | str = flag_or(AUTO)
     engine: str = one_of("local", ENGINES)
     roster_file: str = text("", "the roster that all nodes hold, or nothing")
     timeout: float = number(600.0, 1.0, 1e6, ", or inf for none")
@@ -312,6 +314,7 @@ def voting(plan: Plan) -> Vote:
         search.smooth,
         RunOff(search.finalists, search.final_share) if search.finalists else None,
         search.folds or 1,
+        plan.federation.count_abstentions is True,
     )
 
 
@@ -336,14 +339,31 @@ def participation_of(plan: Plan) -> Participation:
     return Participation(plan.federation.clients, privacy.dropout, privacy.colluding)
 
 
-def settled(plan: Plan, participation: Participation) -> tuple[Plan, Strategy | None]:
+def settled(
+    plan: Plan, participation: Participation, *, late: bool | None = None
+) -> tuple[Plan, Strategy | None]:
     """The plan with the vote that is held, and how that was chosen, where it was left to us.
 
     Public numbers alone decide, so that a plan settled twice is the same. Where one budget is for
-    the training too, half of its epsilon is taken for the vote's.
+    the training too, half of its epsilon is taken for the vote's. Abstentions are counted, where
+    that was left to us, if it is free, clients can be late, and the published vote was not asked
+    for; ``late`` says whether they can, None: as the plan's engine has it.
     """
+    if plan.search.method != Vote.name:
+        return plan, None
+    held, strategy = _with_chosen_vote(plan, participation)
+    if plan.federation.count_abstentions != AUTO or plan.search.ballot == PUBLISHED:
+        return held, strategy
+    vote = voting(held)
+    can_be_late = plan.federation.engine != ENGINES[0] if late is None else late
+    free = 2 * vote.votes <= plan.space.count(vote.candidates, vote.sampling)
+    terms = replace(held.federation, count_abstentions=can_be_late and free)
+    return replace(held, federation=terms), strategy
+
+
+def _with_chosen_vote(plan: Plan, participation: Participation) -> tuple[Plan, Strategy | None]:
     search, terms = plan.search, plan.privacy
-    if search.method != Vote.name or search.ballot != AUTO:
+    if search.ballot != AUTO:
         return plan, None
     epsilon = terms.epsilon / 2 if plan.training.private else terms.epsilon
     budget = Budget(max(epsilon, LEAST_EPSILON), terms.delta)
@@ -530,6 +550,11 @@ def _check_together(plan: Plan) -> None:
         )
     if plan.search.method == "vote":
         _check_vote(plan)
+    elif plan.federation.count_abstentions is True:
+        raise ValueError(
+            "federation.count_abstentions is true; allowed with search.method "
+            f"{plan.search.method!r} is false or {AUTO!r}: only votes count them"
+        )
     if plan.search.method == "selection":
         _check_selection(plan)
     if plan.search.method in TRAINING_METHODS:

@@ -30,7 +30,7 @@ from tacit.combining import (
     SurfaceSums,
 )
 from tacit.local_search import ranking
-from tacit.privacy.bounds import BordaVotes, Bound, TopVotes
+from tacit.privacy.bounds import BordaVotes, Bound, TopVotes, WithAbstentions
 from tacit.privacy.events import Event, SampledGaussian, Unprotected
 from tacit.privacy.skellam import IntArray
 from tacit.rewards import (
@@ -76,6 +76,10 @@ class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
     instead of voting for whatever stands first. ``unit`` is how many steps the noise takes for one:
     it shares a budget among several votes. ``folds`` asks for losses that are cross-validated, of
     clients that can; the bound does not depend on how they were found.
+
+    With ``count_abstentions`` a ballot has further entries, which an abstaining client votes for,
+    at the same price (:class:`~tacit.privacy.bounds.WithAbstentions`). Without, it casts a random
+    valid ballot, and nobody can tell how many did.
     """
 
     candidates: tuple[Config, ...]
@@ -83,15 +87,17 @@ class Ballot(Struct, frozen=True, forbid_unknown_fields=True, tag="ballot"):
     kind: Literal["top", "borda"] = "top"
     unit: int = 1
     folds: int = 1
+    count_abstentions: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.folds <= MOST_FOLDS:
             raise ValueError(f"folds is {self.folds}; allowed is 1 to {MOST_FOLDS}")
 
     @property
-    def bound(self) -> TopVotes | BordaVotes:
+    def bound(self) -> TopVotes | BordaVotes | WithAbstentions:
         kind = BordaVotes if self.kind == BORDA else TopVotes
-        return kind(len(self.candidates), self.votes, self.unit)
+        ballots = kind(len(self.candidates), self.votes, self.unit)
+        return WithAbstentions(ballots) if self.count_abstentions else ballots
 
     def answer(self, client: Client) -> IntArray:
         return self.bound.ballot(ranking(scores(client, self.candidates, self.folds))[: self.votes])

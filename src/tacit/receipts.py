@@ -188,6 +188,8 @@ def _misfit(receipt: Receipt | None, charges: Mapping[str, Charge], roster: Rost
         return f"not signed by client {receipt.client} of this roster"
     if receipt.line not in charges:
         return "the ledger has no such line: it was removed or altered"
+    if charges[receipt.line].state == "closed":
+        return "the ledger closed this line as never answered, and counts it no longer"
     charged = json.loads(json.dumps(to_json(charges[receipt.line].event)))
     if receipt.event != charged:
         return "the ledger was charged for another question or other noise"

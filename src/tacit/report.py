@@ -58,6 +58,7 @@ def render(result: Data, plan: str, ledger: Data) -> str:
         ledger: the run's extract, see :meth:`tacit.privacy.ledger.Ledger.extract`.
     """
     parts = [
+        *_abstained(result),
         *_headline(result, plan),
         *standing(result),
         *_rounds(result),
@@ -72,6 +73,12 @@ def render(result: Data, plan: str, ledger: Data) -> str:
     ]
     whose = f"Federation {ledger['federation']}, run" if named(ledger) else "Run"
     return page("Private hyperparameter tuning", parts, f"{whose} {ledger['run']}")
+
+
+def _abstained(result: Data) -> list[str]:
+    """First of all, where it is so: that the choice means nothing."""
+    told = result.get("warning")
+    return [warning("Most clients abstained.", told)] if told else []
 
 
 def _headline(result: Data, plan: str) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
+from tacit.abstentions import Abstentions, prevailing
 from tacit.display import facts_html, settings
 from tacit.privacy.accounting import Guarantee
 from tacit.privacy.mechanisms import Participation
+from tacit.secure.protocol import SpoiledSum
 from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.wording import rounded_up
@@ -129,7 +133,8 @@ class Result:
     do not tell. ``faults`` names who misbehaved, by the client's number. ``exchanges`` counts how
     often clients were asked something. ``rounds`` has what a method that trains told of each;
     ``weights``, its model, are not part of the JSON.
-    ``versions`` are those of Tacit, Python and the libraries that it used.
+    ``versions`` are those of Tacit, Python and the libraries that it used. ``abstentions`` says how
+    many clients abstained from each vote, where that was counted.
 
     >>> import tacit
     >>> clients = [lambda config, best=best: abs(config["x"] - best / 20) for best in range(20)]
@@ -154,6 +159,7 @@ class Result:
     rounds: tuple[dict[str, Any], ...] = ()
     exchanges: int = 0
     faults: tuple[str, ...] = ()
+    abstentions: tuple[Abstentions, ...] = ()
     weights: Weights | None = field(default=None, repr=False)
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     ledger: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -179,9 +185,15 @@ class Result:
             rounds=tuple(found.get("rounds", ())),
             exchanges=found.get("exchanges", 0),
             faults=tuple(found.get("faults", ())),
+            abstentions=msgspec.convert(found.get("abstentions", []), tuple[Abstentions, ...]),
             versions=found.get("versions", {}),
             ledger=ledger,
         )
+
+    @property
+    def warning(self) -> str:
+        """Why the choice means nothing, if most clients abstained from a vote; otherwise empty."""
+        return prevailing(self.abstentions)
 
     def __repr__(self) -> str:
         """What matters at a prompt; the rest are attributes."""
@@ -199,10 +211,12 @@ class Result:
             f"{guarantee.unit}, {guarantee.relation})"
         )
         facts = {
+            "Warning": self.warning,
             "Chosen": settings(self.config),
             "Accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%} on public test data",
             "Cost": cost,
             "Clients": f"{self.clients.answered} of {self.clients.asked} answered",
+            "Abstained": "; ".join(f"{one.vote}: {one.words}" for one in self.abstentions),
             "Misbehaved": "; ".join(self.faults),
             "Note": self.note,
         }
@@ -211,6 +225,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``."""
         return {
+            **({"warning": self.warning} if self.warning else {}),
             "method": self.method,
             "config": self.config,
             "candidates": list(self.candidates),
@@ -222,6 +237,7 @@ class Result:
                 "answered": self.clients.answered,
                 "dropped": self.clients.dropped,
             },
+            "abstentions": [asdict(vote) for vote in self.abstentions],
             "privacy": self.privacy.to_json(),
             "accuracy": self.accuracy,
             "note": self.note,
@@ -234,3 +250,14 @@ class Result:
             "rounds": list(self.rounds),
             "versions": self.versions,
         }
+
+
+class MostAbstained(SpoiledSum):
+    """Most clients abstained from a vote, so that its choice must not be used.
+
+    ``result`` says everything else; what it cost is charged.
+    """
+
+    def __init__(self, result: Result) -> None:
+        Exception.__init__(self, result.warning)
+        self.result = result

@@ -22,9 +22,9 @@ import numpy as np
 from msgspec import Struct
 
 from tacit.arrays import NOT_FINITE, OUTSIDE, Array, Arrays, is_finite, unlike
-from tacit.gaussian import gaussian
 from tacit.privacy.bounds import Box, NormBall
 from tacit.privacy.planner import REWARD_STEPS
+from tacit.privacy.rounded_normal import rounded_normal
 from tacit.privacy.skellam import FloatArray, IntArray
 from tacit.rules import Rule
 from tacit.sgd import Weights
@@ -76,7 +76,8 @@ class LocalRewards(Struct, frozen=True, forbid_unknown_fields=True, tag="rewards
         found = _rewards(self, client)
         if self.epsilon:
             sigma = math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
-            found = found + sigma * (gaussian(found.shape) - gaussian(found.shape))
+            noise = rounded_normal(sigma * _PUBLISHED_STEPS, (2, *found.shape))
+            found = found + (noise[0] - noise[1]) / _PUBLISHED_STEPS
         return (Array.of(np.maximum(found, DIVERGED)),)
 
     def unfit(self, answer: Arrays) -> str:
@@ -141,6 +142,7 @@ class SampledUpdate(Struct, frozen=True, forbid_unknown_fields=True, tag="sample
 
 
 LOSS_SHARE = 0.5
+_PUBLISHED_STEPS = 2.0**20
 DIVERGED = -1e6
 """The reward in clear of a configuration that diverged: finite, so that a mean of it is one."""
 

@@ -22,11 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from tacit.cores import import_torch
 from tacit.data.examples import Examples
-from tacit.gaussian import gaussian, poisson_sample
+from tacit.lots import Units, poisson_sample, scattered
+from tacit.privacy.clipped_sum import charged_sensitivity, check_sum, grid_step, snapped
+from tacit.privacy.rounded_normal import rounded_normal
 from tacit.sgd import HYPERPARAMETERS, Weights
 from tacit.space import Config
 
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 Tensors = dict[str, "Tensor"]
 Gradient = Callable[[Tensors], Tensors]
 """The gradient of the loss on the next batch, at these parameters."""
+
+_AT_ONCE = 2**18
+"""How many numbers of gradients are of double precision at once, about."""
 
 ARCHITECTURE = "architecture"
 """Parameters whose name begins so belong to the architecture, all others are weights."""
@@ -54,9 +60,11 @@ def built_from(config: Config) -> Config:
 class DpSgd(Struct, frozen=True, forbid_unknown_fields=True, tag="dp-sgd"):
     """Every record takes part in a step with probability ``rate``; ``steps`` of them in all.
 
-    A record's gradient is clipped to ``clip``, Gaussian noise of ``noise`` times that is added to
-    the sum, and the sum is divided by ``batch``, which is public: how many records a client holds
-    does not show. The steps taken cost what :class:`tacit.privacy.events.SampledGaussian` says.
+    A record's gradient is clipped to ``clip``, rounded normal noise of ``noise`` times the charged
+    sensitivity (:mod:`tacit.privacy.clipped_sum`) is added to the sum, and the sum is divided by
+    ``batch``, which is public: how many records a client holds does not show. Where rows have
+    groups, a group is a record: all its rows take part or none, and all together they weigh as
+    much as one. The steps taken cost what :class:`tacit.privacy.events.SampledGaussian` says.
     """
 
     rate: float
@@ -186,6 +194,7 @@ class _Model:
         self.template, self.batch = template, batch
         self.features = torch.tensor(examples.features)
         self.labels = torch.tensor(examples.labels)
+        self.units = Units(examples)
 
     def loss(self, parameters: Tensors, features: Tensor, labels: Tensor) -> Tensor:
         torch = import_torch()
@@ -227,13 +236,23 @@ class _Model:
     def private_at(
         self, rule: DpSgd, parameters: Tensors, moved: Sequence[str] | None = None
     ) -> Tensors:
-        """A private gradient of some of the parameters, or of all."""
+        """A private gradient of some of the parameters, or of all.
+
+        *Proof.* Norms, scales and sums are of double precision, as
+        :mod:`tacit.privacy.clipped_sum` asks for, so the snapped sum moves by at most the charged
+        sensitivity when a unit comes or goes; the rest is post-processing.
+        """
+        torch = import_torch()
         free = {name: parameters[name] for name in moved or parameters}
         held = {name: one for name, one in parameters.items() if name not in free}
-        torch = import_torch()
-        rows = torch.from_numpy(poisson_sample(len(self.labels), rule.rate))
-        sums = {name: torch.zeros_like(tensor) for name, tensor in free.items()}
-        if len(rows):
+        count = sum(tensor.numel() for tensor in free.values())
+        check_sum(rule.clip, len(self.labels), count)
+        grid = grid_step(rule.clip, count)
+        unit = charged_sensitivity(rule.clip, count)
+        lot = poisson_sample(len(self.units), rule.rate)
+        (rows,), (weights,) = scattered(self.units, [lot], rule.rate)
+        sums = {name: np.zeros(tensor.shape) for name, tensor in free.items()}
+        if len(lot):
             each = torch.func.vmap(
                 torch.func.grad(
                     lambda own, feature, label: self.loss(
@@ -243,18 +262,38 @@ class _Model:
                 in_dims=(None, 0, 0),
                 randomness="different",
             )(free, self.features[rows], self.labels[rows])
-            norms = torch.stack([one.flatten(1).norm(dim=1) for one in each.values()]).norm(dim=0)
-            scale = (rule.clip / norms.clamp(min=rule.clip)).nan_to_num(0.0)
-            for name, one in each.items():
-                shaped = scale.reshape(-1, *[1] * (one.dim() - 1))
-                sums[name] = torch.where(
-                    norms.isfinite().reshape(shaped.shape), one * shaped, 0.0
-                ).sum(0)
-        return {
-            name: (total + rule.noise * rule.clip * torch.from_numpy(gaussian(total.shape)))
-            / rule.batch
-            for name, total in sums.items()
-        }
+            totals = _clipped_totals([one.flatten(1) for one in each.values()], weights, rule.clip)
+            sums = {
+                name: total.reshape(free[name].shape).numpy()
+                for name, total in zip(each, totals, strict=True)
+            }
+        found = {}
+        for name, total in sums.items():
+            noisy = snapped(total, grid) + rounded_normal(rule.noise * unit / grid, total.shape)
+            found[name] = torch.from_numpy(noisy * (grid / rule.batch)).to(free[name].dtype)
+        return found
+
+
+def _clipped_totals(
+    gradients: Sequence[Tensor], weights: npt.NDArray[np.float64], clip: float
+) -> list[Tensor]:
+    """The sums of all rows' gradients, each row clipped over all of them and weighted.
+
+    In double precision, some rows at a time, so that they stay in the processor's cache.
+    """
+    torch = import_torch()
+    totals = [torch.zeros(one.shape[1], dtype=torch.float64) for one in gradients]
+    some = max(1, _AT_ONCE // sum(map(len, totals)))
+    for rows in torch.split(torch.from_numpy(np.flatnonzero(weights)), some):
+        wide = [one[rows].double() for one in gradients]
+        squares = sum(torch.linalg.vecdot(one, one) for one in wide)
+        scale = clip / squares.clamp(min=clip**2).sqrt() * torch.from_numpy(weights)[rows]
+        known = squares.isfinite()
+        if not known.all():  # a record whose gradient has no norm stays out
+            scale, wide = scale[known], [one[known] for one in wide]
+        for total, one in zip(totals, wide, strict=True):
+            total += scale @ one
+    return totals
 
 
 def _adapted(

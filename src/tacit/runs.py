@@ -8,9 +8,8 @@ it, also while the run goes on. What a run tells is public: noisy sums and what 
 from __future__ import annotations
 
 import difflib
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,17 +17,18 @@ from typing import Any
 
 from tacit.job import REFUSED, RUN, SPOILED, Parts
 from tacit.journal import Piece, read_journal
-from tacit.plan import PLAN, Plan, load_plan
+from tacit.one_writer import Writer, writer_of
+from tacit.plan import ENGINES, PLAN, Plan, load_plan
 from tacit.privacy.accounting import Guarantee, spent
-from tacit.privacy.events import Event, compose, releases
-from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError
+from tacit.privacy.events import compose, releases
+from tacit.privacy.ledger import LedgerError
 from tacit.result import Result
+from tacit.result_files import RESULT, read_result
 from tacit.settings import read_table
 
 RUNS = Path("tacit-runs")
 """Where commands put what they make, unless told otherwise."""
 FINISHED, UNFINISHED = "finished", "unfinished"
-_RESULT, _LEDGER = "result.json", "ledger.json"
 _TIME = "%Y%m%dT%H%M%S"
 
 
@@ -46,6 +46,8 @@ class Run:
     begun: datetime
     why: str = ""
     """Why it ended without a choice, if it was refused or what it opened is spoiled."""
+    writer: Writer | None = None
+    """Who writes in the folder now: the run goes on while it is looked at."""
 
     @property
     def method(self) -> str:
@@ -67,6 +69,7 @@ class Run:
             "folder": str(self.folder),
             "run": self.name,
             "state": self.state,
+            "writer": None if self.writer is None else vars(self.writer),
             "method": self.method,
             "data": None if plan is None else plan.task.data,
             "clients": clients if result is None else result.privacy.participation.clients,
@@ -108,7 +111,7 @@ class Outstanding:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run of ``tacit tune`` or of Flower; others have plans of theirs."""
-    if (folder / _RESULT).is_file():
+    if (folder / RESULT).is_file():
         return True
     if not (folder / PLAN).is_file():
         return False
@@ -160,7 +163,7 @@ def run_in(folder: Path) -> Run:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder; a ValueError where it cannot be read."""
-    plan = _plan_in(folder)
+    writer, plan = writer_of(folder), _plan_in(folder)
     journals = sorted(folder.glob("journal-*.jsonl"))
     pieces = {piece: told for path in journals for piece, told in read_journal(path)[0].items()}
     result = _result_in(folder)
@@ -169,9 +172,11 @@ def read_run(folder: Path) -> Run:
     if result is None:
         endings = [(ending, pieces[ending]) for ending in (REFUSED, SPOILED) if pieces.get(ending)]
         state, why = endings[0] if endings else (state, why)
+    elif result.warning:
+        state, why = SPOILED, result.warning
     elif not _lacks_training(plan, result, pieces):
         state = FINISHED
-    return Run(folder, state, plan, result, pieces, name, _begun(name, folder), why)
+    return Run(folder, state, plan, result, pieces, name, _begun(name, folder), why, writer)
 
 
 def outstanding(run: Run) -> Outstanding:
@@ -184,24 +189,45 @@ def outstanding(run: Run) -> Outstanding:
     parts = Parts.of(run.plan, run.folder)
     try:
         ledger = parts.ledger()
-        charges = [charge for charge in ledger.charges() if charge.run == run.name]
+        counting = ledger.counting()
     except LedgerError as error:
         raise ValueError(f"what {run.folder} has spent cannot be read: {error}") from None
-    lines = {told["line"] for piece, told in run.pieces.items() if isinstance(piece, int)}
+    opened = {told["line"] for told in _sums(run)}
+    # Simulated clients sign off what a kill left unanswered, so that will count no longer.
+    signed_off = run.plan.federation.engine == ENGINES[0] and run.plan.federation.roster
+    remaining = [
+        charge
+        for charge in counting
+        if not (signed_off and charge.run == run.name and charge.state == "asked")
+    ]
+    own = [charge for charge in remaining if charge.run == run.name]
     missing = releases(parts.method.event(parts.plan.space, parts.variance))
     if run.result is None:
-        missing -= releases(compose(charge.event for charge in charges if charge.digest in lines))
+        usable = (c.event for c in own if c.digest in opened or c.state == "charged")
+        missing -= releases(compose(usable))
     else:
         missing.clear()  # all that was to be paid for is known
-    spending = [charge.event for charge in charges]
     coming, delta = list(missing.elements()), parts.budget.delta
+    spending = [charge.event for charge in own]
+    everything = compose([*(charge.event for charge in remaining), *coming])
     return Outstanding(
         len(coming),
         spent(compose(spending), delta),
         spent(compose([*spending, *coming]), delta),
         ledger.path,
-        affordable=_affordable(ledger, coming),
+        affordable=spent(everything, ledger.budget.delta).epsilon <= ledger.budget.epsilon,
     )
+
+
+def _sums(run: Run) -> list[Mapping[str, Any]]:
+    """The sums in a journal, each with the line of the ledger that paid for it."""
+    told = [piece for number, piece in run.pieces.items() if isinstance(number, int)]
+    if not all(isinstance(one, Mapping) and isinstance(one.get("line"), str) for one in told):
+        raise ValueError(
+            f"the journal in {run.folder} is none of a run: a sum does not say which line of the "
+            "ledger paid for it; take the file from a copy"
+        )
+    return told
 
 
 def differences(first: Run, second: Run) -> dict[str, Any]:
@@ -222,14 +248,6 @@ def differences(first: Run, second: Run) -> dict[str, Any]:
     }
 
 
-def _affordable(ledger: Ledger, coming: Sequence[Event]) -> bool:
-    try:
-        ledger.check(compose(coming), "going on")
-    except BudgetExceeded:
-        return False
-    return True
-
-
 def _plan_in(folder: Path) -> Plan | None:
     path = folder / PLAN
     try:
@@ -239,16 +257,14 @@ def _plan_in(folder: Path) -> Plan | None:
 
 
 def _result_in(folder: Path) -> Result | None:
-    path = folder / _RESULT
-    if not path.exists():
+    if not (folder / RESULT).exists():
         return None
     try:
-        ledger = json.loads((folder / _LEDGER).read_text())
-        return Result.from_json(json.loads(path.read_text()), ledger)
-    except (KeyError, TypeError, ValueError, OSError) as error:
+        return read_result(folder)
+    except ValueError as error:
         raise ValueError(
-            f"{path} cannot be read as the result of a run ({error!r}); if the journal is there, "
-            f"delete the file and go on: tacit runs resume {folder}"
+            f"{error}; if the journal is there, delete {RESULT} and go on: tacit runs resume "
+            f"{folder}"
         ) from None
 
 

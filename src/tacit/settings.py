@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from tacit.privacy.mechanisms import SOME_CLIENTS, SomeClients, some_clients
 
 Section = TypeVar("Section")
+_MOST = 2**20
+"""Bytes of a plan."""
 
 
 def one_of(default: str, options: Sequence[str]) -> Any:
@@ -82,11 +84,28 @@ def flag(default: bool) -> Any:
     return field(default=default, metadata={"ok": lambda _value: True, "allowed": "true or false"})
 
 
+def flag_or(word: str) -> Any:
+    """True, false, or a word that leaves it to us, which is the default."""
+    return field(
+        default=word,
+        metadata={
+            "ok": lambda v: v in (True, False, word),
+            "allowed": f"true, false or {word!r}",
+            "types": (bool, str),
+            "words": (word, "true", "false"),
+        },
+    )
+
+
 def read_table(path: Path) -> dict[str, Any]:
     """What a TOML file holds."""
     try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if path.stat().st_size > _MOST:
+            raise ValueError(f"it has {path.stat().st_size} bytes; allowed are {_MOST}")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path} is not a TOML file: it is nested too deeply") from None
+    except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 
 

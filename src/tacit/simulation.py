@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacit.data.examples import Dataset, split_validation
+from tacit.data.examples import Dataset, client_key, split_validation
 from tacit.data.partitions import deal
 from tacit.data.skews import Partition
 from tacit.networks import dense, network
@@ -75,8 +75,10 @@ def simulated_clients(
     seed: int,
 ) -> list[TorchClient]:
     """The training data dealt to clients, each with a validation part of its own."""
-    rng = np.random.default_rng(seed)
+    parts = deal(dataset, partition, clients, np.random.default_rng(seed))
     return [
-        task.client(*split_validation(part, validation, rng), seed=seed + number)
-        for number, part in enumerate(deal(dataset, partition, clients, rng))
+        task.client(
+            *split_validation(part, validation, client_key(seed, number)), seed=seed + number
+        )
+        for number, part in enumerate(parts)
     ]

@@ -35,7 +35,7 @@ class SklearnTask:
     >>> from tacit.data.examples import split_validation
     >>> from tacit.data.sources import digits
     >>> task = SklearnTask(LogisticRegression(max_iter=50))
-    >>> own = split_validation(digits().train.take(np.arange(80)), 0.25, np.random.default_rng(7))
+    >>> own = split_validation(digits().train.take(np.arange(80)), 0.25, key=7)
     >>> scores = task.client(*own, seed=7).score_many([{"C": 1.0}, {"C": 1e-9}])
     >>> bool(scores[0] < scores[1])
     True
@@ -125,7 +125,8 @@ class SklearnClient:
 
         if self.task.local == "halving":
             ahead = np.ones(len(configs))
-            examples = folds * len(self.validation) if self.task.metric == "error" else None
+            held_out = sum(len(one.validation) for one in everyone)
+            examples = held_out if self.task.metric == "error" else None
             return successive_halving(
                 len(configs), _EFFORT, advance, lambda _until: ahead, examples
             )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tacit.abstentions import FALSE_ALARM, Abstentions
 from tacit.privacy.mechanisms import Participation
 from tacit.result import (
     ANY_SERVER,
@@ -86,7 +87,7 @@ def quotable(result: Data, plan: str, ledger: Data) -> list[str]:
         return [f"{nothing}: ε = 0.", _lifetime(ledger)]
     epsilon, delta = proved_epsilon(result, plan), privacy["delta"]
     record = privacy["unit"] == "record"
-    changed = "adding or removing any one record"
+    changed = "replacing any one record (numbers of records are public)"
     if not record:
         changed = f"replacing all the data of any one {privacy['unit']}"
     whose = f" of the federation {ledger['federation']}" if named(ledger) else ""
@@ -125,6 +126,8 @@ def facts(result: Data, plan: str, ledger: Data) -> dict[str, str]:
             "Against whom": privacy["server"],
             **found,
         }
+        if result.get("abstentions"):
+            found["Abstentions"] = _abstained(result["abstentions"])
         if privacy["server"] not in _ALONE:
             found["What others saw"] = seen_by_clients(privacy)
         found |= _conditions(privacy, result["clients"])
@@ -247,6 +250,15 @@ def _conditions(privacy: Data, clients: Data) -> dict[str, str]:
 
 def _planned(privacy: Data, clients: Data) -> Participation:
     return Participation(clients["planned"], privacy["dropout"], privacy["colluding"])
+
+
+def _abstained(votes: Sequence[Data]) -> str:
+    """What the noisy counts say, and what they cost."""
+    counts = "; ".join(f"{Abstentions(**vote).words} in the {vote['vote']}" for vote in votes)
+    return (
+        f"{counts}; counted in the same sum, under the same noise, at no further cost; each end of "
+        f"an interval is wrong in at most {FALSE_ALARM:.1%} of runs"
+    )
 
 
 def _filter(result: Data, plan: str) -> str:

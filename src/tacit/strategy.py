@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tacit.abstentions import Counting
 from tacit.deciding import final_winner, finalists, winner
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import BordaVotes, TopVotes
@@ -96,6 +97,19 @@ def describe(vote: Vote) -> str:
         share = f"{vote.run_off.share:.0%} of the budget"
         parts.append(f"with a run-off of {vote.run_off.finalists} finalists on {share}")
     return ", ".join(parts)
+
+
+def counting(
+    vote: Vote, candidates: int, participation: Participation, budget: Budget
+) -> Counting | None:
+    """What a count of the abstentions from this vote would tell; None where none is possible.
+
+    >>> counting(Vote(5), 100, Participation(50), Budget(1.0, 1e-5))
+    Counting(clients=50, off_by=18, said_from=43)
+    """
+    noise, _ = normal_noise(vote, candidates, participation, budget)
+    kind = BordaVotes if vote.ballot == "borda" else TopVotes
+    return Counting.of(kind(candidates, vote.votes), participation.clients, noise.deviation**2)
 
 
 def choose(

@@ -37,19 +37,24 @@ def export(run: Run, storage: str, name: str) -> dict[str, Any]:
             f"{run.folder} released no tally over candidates (its method is {result.method!r}), so "
             "there is no value for a trial; allowed are runs of 'vote' with a plan"
         )
-    study = _new_study(optuna, storage, name)
-    for key, value in _about(run, result).items():
-        study.set_user_attr(key, value)
     axes = space.to_optuna()
     finals = _run_off(result)
     trials = []
     for candidate, votes in zip(result.candidates, result.tally, strict=True):
         marks = {"chosen": candidate == result.config, **finals.get(repr(candidate), {})}
-        trials.append(
-            optuna.trial.create_trial(
+        try:
+            trial = optuna.trial.create_trial(
                 params=candidate, distributions=axes, value=float(votes), user_attrs=marks
             )
-        )
+        except ValueError as error:
+            raise ValueError(
+                f"{run.folder}: a candidate is outside the space of the plan ({error}); "
+                "take both files from one run"
+            ) from None
+        trials.append(trial)
+    study = _new_study(optuna, storage, name)  # when nothing can go wrong any more
+    for key, value in _about(run, result).items():
+        study.set_user_attr(key, value)
     study.add_trials(trials)
     return {
         "storage": storage,

@@ -7,22 +7,16 @@ seed) that are done one process a core and recorded as they are finished.
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.cores import cores
 from tacit.data.examples import Dataset, Examples
 from tacit.data.partitions import partition
 from tacit.data.sources import load
@@ -33,6 +27,7 @@ from tacit.space import Config
 from tacit.tables import Recipe, ScoreTable
 from tacit.torch_task import TorchClient, TorchTask
 from tacit.training import federated_average
+from tacit.workers import worker_processes
 
 NETWORKS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "digits": (DENSE, (32,)),
@@ -55,7 +50,9 @@ def make(
     tasks = _tasks(recipe, data_dir, candidates)
     dataset = _dataset(recipe.data, data_dir, recipe.examples, recipe.test_examples)
     held = {"train": len(dataset.train), "test": len(dataset.test)}  # a folder may hold a subset
-    journal = Journal(folder, {"table": {**asdict(recipe), "seeds": "any"}, **held})
+    # Pieces that were made with another split into training and validation parts do not fit.
+    identity = {"table": {**asdict(recipe), "seeds": "any"}, "split": "by position", **held}
+    journal = Journal(folder, identity)
     work = {number: partial(_do, recipe, data_dir, task) for number, task in enumerate(tasks)}
     finished: list[int] = []
 
@@ -64,8 +61,7 @@ def make(
         progress(len(finished), len(tasks))
 
     progress(0, len(tasks))
-    context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
+    with worker_processes() as pool:
         journal.complete(pool, work, done)
     found = [journal.pieces[number] for number in range(len(tasks))]
     table = _assemble(recipe, candidates, tasks, found)
@@ -128,26 +124,6 @@ def _tasks(recipe: Recipe, data_dir: Path | None, candidates: Sequence[Config]) 
 
 def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
-
-
-def one_core() -> None:
-    """One core for each process, and none of them survives a parent that was killed.
-
-    Libraries that were loaded before are told to have one thread, those to come find it in their
-    environment: threads beyond the cores spend their time waiting for each other.
-    """
-    from threadpoolctl import threadpool_limits
-
-    os.environ["TACIT_CORES"] = os.environ["OMP_NUM_THREADS"] = "1"
-    threadpool_limits(1)
-    parent = parent_process()
-    if parent is not None:
-
-        def leave(sentinel: int) -> None:
-            wait([sentinel])
-            os._exit(1)
-
-        threading.Thread(target=leave, args=(parent.sentinel,), daemon=True).start()
 
 
 @lru_cache(maxsize=1)

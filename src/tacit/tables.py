@@ -16,22 +16,46 @@ orders the batches. The test data are touched by nothing but ``accuracy``.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
+from tacit.files import decoded, whole_file
+from tacit.packed_arrays import read_array
 from tacit.sgd import Floats, scores
 from tacit.space import Choice, Config, Float, Space
 
 GRID = "dp-hype-table"
+_MOST, _MOST_ABOUT = 2**30, 2**26
+"""Bytes of an array, and of what is said about all."""
+_EVERY, _BY_CLIENT, _BY_CANDIDATE = (0, 1, 2), (0, 1), (0, 2)
+_AXES: Mapping[str, tuple[int, ...]] = {
+    "losses": _EVERY,
+    "wrong": _EVERY,
+    "validation_sizes": _BY_CLIENT,
+    "training_sizes": _BY_CLIENT,
+    "accuracy": _BY_CANDIDATE,
+    "validation_accuracy": _BY_CANDIDATE,
+}
+"""Of seeds, clients and candidates, those that an array of a file has."""
+_KINDS = {
+    "losses": "f",
+    "wrong": "iu",
+    "validation_sizes": "iu",
+    "training_sizes": "iu",
+    "accuracy": "f",
+    "validation_accuracy": "f",
+}
 
 
 @dataclass(frozen=True)
@@ -113,6 +137,27 @@ class Recipe:
         return "-".join([self.data, kind, f"n{self.clients}", *extra])
 
 
+class Made(TypedDict):
+    """How a table was made."""
+
+    core_seconds: Annotated[float, Meta(ge=0)]
+    ways: list[str]
+    machine: dict[str, str | int | None]
+    seconds: NotRequired[float]
+    """Not of tables that were put together from several runs, nor is the memory."""
+    peak_megabytes_a_core: NotRequired[float]
+    train: NotRequired[int]
+    test: NotRequired[int]
+
+
+class _About(TypedDict):
+    """What a file says about its arrays."""
+
+    recipe: Recipe
+    candidates: Annotated[list[Annotated[dict[str, float], Meta(min_length=1)]], Meta(min_length=1)]
+    made: Made
+
+
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
     """Clients' scores and federated accuracies; the first axis is the seed.
@@ -136,7 +181,7 @@ class ScoreTable:
     validation_accuracy: Floats
     """(seeds, candidates): the federated model's mean accuracy on the clients' validation parts."""
     made: Mapping[str, Any]
-    """Seconds, peak memory and the machine."""
+    """Seconds, peak memory and the machine, see :class:`Made`."""
 
     @property
     def name(self) -> str:
@@ -173,9 +218,8 @@ class ScoreTable:
     def save(self, path: Path) -> None:
         """Write one file, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}")
         about = {"recipe": asdict(self.recipe), "candidates": self.candidates, "made": self.made}
-        with draft.open("wb") as file:
+        with whole_file(path) as file:
             np.savez_compressed(
                 file,
                 about=np.array(json.dumps(about)),
@@ -186,7 +230,6 @@ class ScoreTable:
                 accuracy=self.accuracy,
                 validation_accuracy=self.validation_accuracy,
             )
-        draft.replace(path)
 
     @classmethod
     def load(cls, table: str | Path) -> ScoreTable:
@@ -198,16 +241,48 @@ class ScoreTable:
                 f"shows{_like(str(table))}; `tacit tables make` makes others"
             )
         try:
-            if not is_zipfile(path):
-                raise ValueError("it is no npz file")
-            with np.load(path, allow_pickle=False) as arrays:
-                held = {name: arrays[name] for name in arrays.files}
-            about = json.loads(str(held.pop("about")))
-            recipe = Recipe(**about["recipe"])
-            held["losses"] = _from_planes(held["losses"])
-            return cls(recipe, tuple(about["candidates"]), made=about["made"], **held)
-        except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
+            return cls._read(path)
+        except OSError as error:
+            raise ValueError(f"{path} is not a score table: {error.strerror}") from None
+        except ValueError as error:
             raise ValueError(f"{path} is not a score table: {error}") from None
+
+    @classmethod
+    def _read(cls, path: Path) -> ScoreTable:
+        """What a file holds, if all of it fits together."""
+        if not is_zipfile(path):
+            raise ValueError("it is no npz file")
+        text = read_array(path, "about", _MOST_ABOUT)
+        if text.shape or text.dtype.kind != "U":
+            raise ValueError("about is no text")
+        about = decoded(str(text), _About)
+        recipe, candidates = about["recipe"], tuple(map(_config, about["candidates"]))
+        if any(list(candidate) != list(candidates[0]) for candidate in candidates):
+            raise ValueError("its candidates have different hyperparameters")
+        shape = recipe.seeds, recipe.clients, len(candidates)
+        most = min(8 * math.prod(shape), _MOST)  # no number has more than 8 bytes
+        held = {name: read_array(path, name, most) for name in _AXES}
+        held["losses"] = _from_planes(held["losses"])
+        for name, axes in _AXES.items():
+            wanted = tuple(shape[axis] for axis in axes)
+            if held[name].shape != wanted or held[name].dtype.kind not in _KINDS[name]:
+                raise ValueError(
+                    f"{name} has shape {held[name].shape} and type {held[name].dtype}; the recipe "
+                    f"says {wanted}"
+                )
+        for name in ("validation_sizes", "training_sizes"):
+            if held[name].min() < 1:
+                raise ValueError(f"{name} has a client without examples")
+        for name in ("accuracy", "validation_accuracy"):
+            if not ((held[name] >= 0) & (held[name] <= 1)).all():
+                raise ValueError(f"{name} has a number that is not between 0 and 1")
+        if (held["wrong"] > held["validation_sizes"][:, :, None]).any():
+            raise ValueError("wrong counts more examples than there are")
+        return cls(recipe, candidates, made=cast(Mapping[str, Any], about["made"]), **held)
+
+
+def _config(numbers: dict[str, float]) -> Config:
+    return {**numbers}
 
 
 def _like(name: str) -> str:

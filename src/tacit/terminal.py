@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -22,6 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tacit.abstentions import Counting
 from tacit.display import settings
 from tacit.federation import RoundNote
 from tacit.files import json_text
@@ -39,9 +43,10 @@ from tacit.privacy.planner import (
     unanimous_votes,
 )
 from tacit.privacy.planner import plan as make_plan
+from tacit.privacy.quoting import Quotes, quotes
 from tacit.privacy.selection import SelectionPlan
 from tacit.result import Result
-from tacit.strategy import POOR_LOSS, Strategy, describe
+from tacit.strategy import POOR_LOSS, Strategy, counting, describe
 from tacit.tuners.combine import Combine
 from tacit.tuners.together import Together
 from tacit.tuners.tuner import TrainsPrivately, Tuner, noise_for
@@ -91,7 +96,15 @@ def plan_table(planned: Plan, participation: Participation, good: int) -> Table:
         "recover a secret",
     )
     table.add_row("Upload a client", f"{planned.bytes_per_client / 1000:.1f} kB")
+    table.add_row("Abstentions", counting_words(planned.abstentions))
     return table
+
+
+def counting_words(counting: Counting | None) -> str:
+    """What a count of abstentions costs and tells."""
+    if counting is None:
+        return "cannot be counted: a ballot names more than half of the candidates"
+    return counting.words
 
 
 def print_reward_plan(
@@ -129,7 +142,7 @@ def print_selection_plan(
     console.print(
         f"[bold]A private selection[/bold]: runs of {steps} steps of DP-SGD, each record in one "
         f"with probability {rate:g}, ε = {budget.epsilon:g}, δ = {budget.delta:g} (per record, "
-        "add-or-remove-one)"
+        "replace-one)"
     )
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row(
@@ -160,6 +173,7 @@ def print_selection_plan(
 def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
     """Every charge, the total and the budget."""
     budget, total, charges = ledger.budget, ledger.total(), ledger.charges()
+    quotable = quotes(ledger)
     if as_json:
         print_json(
             {
@@ -167,6 +181,9 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
                 "path": str(ledger.path),
                 "budget": vars(budget),
                 "total": vars(total),
+                "ladder": [vars(step) for step in ledger.ladder],
+                "quotes": {quote.name: vars(quote) for quote in quotable.quotes},
+                "verdict": quotable.verdict,
                 "charges": [line_json(charge) for charge in charges],
             }
         )
@@ -175,8 +192,8 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
     table = Table(title=f"Ledger of {ledger.federation}", title_justify="left")
     for name in COLUMNS:
         table.add_column(name, justify="right" if "ε" in name else "left")
-    for row in ledger.rows():
-        table.add_row(*row)
+    for charge, row in zip(charges, ledger.rows(), strict=True):
+        table.add_row(*row, style="strike" if charge.state == "closed" else None)
     if charges:
         console.print(table)
     else:
@@ -185,6 +202,35 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
         f"Spent ε = {rounded_up(total.epsilon)} of {budget.epsilon:g} at δ = {total.delta:g} "
         f"(per {total.unit}, {total.relation}; {total.accounting})."
     )
+    closed = sum(charge.state == "closed" for charge in charges)
+    if closed:
+        console.print(f"{closed} closed charge(s) do not count: no answer left under them.")
+    if ledger.ladder:
+        steps = ", ".join(f"{step.epsilon:g}" for step in ledger.ladder)
+        console.print(f"Announced before the first charge: budgets of ε = {steps}.")
+    if charges:
+        _print_quotes(console, quotable)
+    else:
+        console.print(quotable.verdict)
+
+
+_QUOTE_TITLES = {
+    "distributions": "By distributions",
+    "filter": "By the Rényi filter",
+    "ladder": "By the announced ladder",
+}
+
+
+def _print_quotes(console: Console, quotable: Quotes) -> None:
+    """Each epsilon in one line, with what has to be true for it; then which one to take."""
+    console.print()
+    console.print("Which epsilon may be quoted:")
+    for quote in quotable.quotes:
+        number = f"ε = {rounded_up(quote.epsilon)}" if math.isfinite(quote.epsilon) else "no ε"
+        console.print(
+            f"- {_QUOTE_TITLES[quote.name]}: {number} at δ = {quote.delta:g}. {quote.sentence}"
+        )
+    console.print(quotable.verdict)
 
 
 def progress_bars() -> Progress:
@@ -211,15 +257,33 @@ def working(words: str) -> Iterator[None]:
         yield
 
 
+class Terminated(SystemExit):
+    """The process was asked to end (SIGTERM), and ends in order, with the shell's code for that."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
 @contextmanager
-def interruptible(hint: str) -> Iterator[None]:
-    """Whoever presses Ctrl-C is told how to go on."""
+def interruptible(hint: Callable[[], str]) -> Iterator[None]:
+    """Whoever presses Ctrl-C, or sends SIGTERM, is told what is kept and how to go on."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)  # whoever asks twice does not wait
+        raise Terminated
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if in_main_thread else None
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as error:
         console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        console.print(f"Interrupted. {hint}")
+        word = "Terminated" if isinstance(error, Terminated) else "Interrupted"
+        console.print(f"{word}. {hint()}")
         raise
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -307,6 +371,11 @@ def print_outlook(planned: RunPlan, strategy: Strategy | None = None) -> None:
         console.print(strategy.why)
         if strategy.loss > POOR_LOSS:
             console.print(f"[yellow]Warning:[/yellow] {strategy.warning}")
+    if planned.federation.count_abstentions is True:
+        count = planned.space.count(search.candidates, search.sampling)
+        budget = Budget(terms.epsilon, terms.delta)
+        told = counting_words(counting(vote, count, participation_of(planned), budget))
+        console.print(f"Abstentions {told}")
     if planned.training.private:
         return
     price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per client, replace-one)"
@@ -332,8 +401,7 @@ def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
     participation = participation_of(planned)
     console = Console(highlight=False)
-    unit = "record, add-or-remove-one" if search.mode == "record" else "client, replace-one"
-    price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per {unit})"
+    price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per {method.unit}, replace-one)"
     if math.isinf(terms.epsilon):
         console.print(f"mode {search.mode}, ε = ∞: what clients send is not protected")
         return
@@ -405,9 +473,11 @@ def _print_combining(console: Console, planned: RunPlan, method: Tuner) -> None:
 
 def print_result(result: Result, folder: Path) -> None:
     """What was chosen, what it cost, and where the report is."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     guarantee = result.privacy.guarantee
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    if result.warning:
+        table.add_row("Warning", result.warning)
     table.add_row("Chosen", settings(result.config))
     if result.architecture:
         table.add_row("Network", result.architecture)
@@ -424,6 +494,8 @@ def print_result(result: Result, folder: Path) -> None:
     asked = result.clients
     turnout = f"{asked.asked} asked, {asked.answered} answered, {asked.dropped} dropped out"
     table.add_row("Clients", turnout if asked.asked else "none was asked")
+    for vote in result.abstentions:
+        table.add_row("Abstained", f"{vote.words} from the {vote.vote}")
     if result.accuracy is not None:
         table.add_row("Accuracy", f"{percent(result.accuracy)} on the public test split")
     table.add_row(

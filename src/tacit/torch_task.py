@@ -80,7 +80,7 @@ class TorchTask:
     ...         nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)
     ...     )
     >>> task = TorchTask(net, classes=10, epochs=5, batch=16)
-    >>> own = split_validation(digits().train.take(np.arange(80)), 0.25, np.random.default_rng(7))
+    >>> own = split_validation(digits().train.take(np.arange(80)), 0.25, key=7)
     >>> scores = task.client(*own, seed=7).score_many(
     ...     [{"learning_rate": 0.2}, {"learning_rate": 1e-4}, {"learning_rate": 0.2, "width": 64}]
     ... )
@@ -272,7 +272,7 @@ class TorchClient:
         self.task.check_all(configs)
         configs = [alone(config) for config in configs]
         everyone = [*self.folds(folds)]
-        metric, held_out = self.task.metric, folds * len(self.validation)
+        metric, held_out = self.task.metric, sum(len(one.validation) for one in everyone)
         if self.task.local != "halving":
             loss, accuracy = np.mean([one.measure_many(configs) for one in everyone], axis=0)
             return scores(loss, accuracy, held_out, metric)

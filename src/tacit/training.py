@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.arrays import Array, Arrays, mean_of_models
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.events import Event, Repeated
 from tacit.privacy.mechanisms import Participation
 from tacit.query import InClear, LocalTraining
@@ -140,22 +140,24 @@ class PrivateAveraging:
         delivered = variance * participation.clients / participation.guaranteed
         return unit * math.sqrt(delivered) / (self._steps(start) * participation.clients)
 
-    def train(self, federation: Federation, config: Config, start: Weights, unit: int) -> Weights:
+    def train(
+        self, questions: ChargedQuestions, config: Config, start: Weights, unit: int
+    ) -> Weights:
         """The weights after all rounds; ``start`` has one model."""
         weights, server = start, _Server([config], start)
-        with federation.while_affordable():
+        with questions.while_affordable():
             for number in range(1, self.rounds + 1):
-                moved = self.moved(federation, config, weights, number, unit)
+                moved = self.moved(questions, config, weights, number, unit)
                 weights = tuple(server.step(weights, moved))
-                federation.tell("training", config)
+                questions.tell("training", config)
         return weights
 
     def moved(
-        self, federation: Federation, config: Config, weights: Weights, number: int, unit: int
+        self, questions: ChargedQuestions, config: Config, weights: Weights, number: int, unit: int
     ) -> Weights:
         """The noisy average of what clients make of these weights."""
         query = self._query(config, weights, number, unit)
-        opened = federation.sum(query, f"training round {number}")
+        opened = questions.sum(query, f"training round {number}")
         return shaped(flat(weights) + query.mean(opened.value, opened.answered), weights)
 
     def _query(self, config: Config, weights: Weights, number: int, unit: int) -> PrivateUpdate:

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.federation import Federation, Progress, in_words, local_federation, lone_holder
 from tacit.page import versions
 from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.events import (
+    RECORD,
     Release,
     SampledGaussian,
     Scored,
@@ -38,6 +40,7 @@ from tacit.result import (
     OPEN_SERVER,
     RESULT_ONLY,
     SIGNED_SERVER,
+    MostAbstained,
     Privacy,
     Result,
     Turnout,
@@ -46,9 +49,8 @@ from tacit.secure.protocol import ENCRYPTED, MASKS, PLAIN
 from tacit.space import Config, Dimension, Space, as_space
 from tacit.strategy import choose
 from tacit.task import Client, as_client
-from tacit.tuners.modes import RECORD
 from tacit.tuners.selection import Selection
-from tacit.tuners.tuner import Counts, Outcome, Tuner, noise_for
+from tacit.tuners.tuner import Counts, Outcome, Tuner, noise_for, unit_of
 
 SKELLAM, SAMPLED = "skellam", "sampled gaussian"
 MECHANISMS = {
@@ -100,6 +102,9 @@ def tune(
         seed: for drawing candidates; noise never has a seed.
         federation: whose lifetime ledger to charge.
         progress: called with a stage, clients done and clients in all.
+
+    Raises:
+        MostAbstained: the method counts abstentions, and most clients abstained.
     """
     wanted = as_space(space)
     allowed = Budget(1.0, 1e-5) if budget is None else budget
@@ -127,13 +132,16 @@ def tune(
             members,
             Participation(len(members), dropout, colluding),
             secure=secure,
-            record_level=getattr(chosen, "mode", "") == RECORD,
+            record_level=unit_of(chosen, wanted) == RECORD,
             progress=progress,
             **terms,
         )
     )
-    outcome = chosen.tune(built, wanted, np.random.default_rng(seed))
-    return conclude(chosen, outcome, built, allowed)
+    outcome = chosen.tune(ChargedQuestions(built), wanted, np.random.default_rng(seed))
+    result = conclude(chosen, outcome, built, allowed)
+    if result.warning:
+        raise MostAbstained(result)
+    return result
 
 
 def run_name(method: str) -> str:
@@ -143,7 +151,8 @@ def run_name(method: str) -> str:
 
 def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Budget) -> Result:
     """The result of a run: what was chosen, and what the ledger says it cost."""
-    charges = [charge for charge in federation.ledger.charges() if charge.run == federation.run]
+    counting = federation.ledger.counting()
+    charges = [charge for charge in counting if charge.run == federation.run]
     guarantee = spent(compose(charge.event for charge in charges), budget.delta)
     kinds = {type(one) for charge in charges for one in releases(charge.event)}
     mechanisms = sorted({MECHANISMS[kind] for kind in kinds if kind in MECHANISMS})
@@ -180,6 +189,7 @@ def conclude(method: Tuner, outcome: Outcome, federation: Federation, budget: Bu
         },
         exchanges=sum(cost.exchanges for cost in federation.costs.values()),
         faults=tuple(map(str, federation.faults)),
+        abstentions=outcome.abstentions,
         versions=versions(),
         ledger=federation.ledger.extract(federation.run),
     )
@@ -223,4 +233,4 @@ def _server(federation: Federation, kinds: set[type[Release]]) -> str:
         return OPEN_SERVER
     if federation.secure.name == ENCRYPTED:
         return ENCRYPTED_SERVER
-    return SIGNED_SERVER if federation.signed else CURIOUS_SERVER
+    return SIGNED_SERVER if federation.roster else CURIOUS_SERVER

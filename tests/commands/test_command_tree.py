@@ -19,10 +19,12 @@ import typer
 from tacit import cli
 from tacit.cli import app
 from tacit.federation import EngineFailed, EvaluationFailed
+from tacit.journal import read_journal
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.secure.protocol import SpoiledSum, TooFewClients
 from tests.command_line import document, tacit
 from tests.test_compare import TINY
+from tests.test_tables import group_lives
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -166,8 +168,53 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130(tmp_path: Path) 
     assert (shown["state"], shown["opened"]) == ("unfinished", 1)
 
 
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "votes", "--repetitions", "2000000"),
+        ("bench", "secure-sum"),
+        ("tables", "make", "--clients", "20", "--seeds", "50"),
+        ("pareto", "--set", "oracle.replications=3", "--set", "front.points=400"),
+        ("audit", "vote", "--runs", "2000000000"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_interrupted_says_what_is_kept_and_leaves_no_process_and_no_lock(
+    command: tuple[str, ...], sent: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = tmp_path / "run.py"  # a file, since workers import what began them
+    script.write_text(f"{heard}\nfrom tacit.cli import main\nif __name__ == '__main__': main()\n")
+    folder = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, script, *command, "--out", str(folder)],
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    limit = time.monotonic() + 120
+    while sum(path.read_bytes().count(b"\n") for path in folder.rglob("journal-*")) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert (folder / ".writer").exists()
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    assert f"What was finished is kept in {folder}. Go on with the same command" in said
+    while group_lives(process.pid) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not group_lives(process.pid)
+    assert not (folder / ".writer").exists()
+    for path in folder.rglob("journal-*"):
+        read_journal(path)
+
+
 def test_the_page_explains_every_exit_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
     explained = [int(code) for code in re.findall(r"^\| `(\d+)` \|", page, re.MULTILINE)]
-    assert explained == [0, 1, 2, 3, 130]
+    assert explained == [0, 1, 2, 3, 130, 143]
     assert set(EXITS.values()) <= set(explained)

@@ -35,7 +35,7 @@ def test_verify_counts_the_receipts_of_each_line(audited: Held) -> None:
         "receipts": {
             "checked": 2 * CLIENTS,
             "problems": [],
-            "by_line": {"2": 5, "3": 5},
+            "by_line": {"2": 5, "5": 5},
             "left_out": {},
         },
     }
@@ -48,13 +48,13 @@ def test_verify_counts_the_receipts_of_each_line(audited: Held) -> None:
     assert shown.stdout.splitlines() == [
         "2 charge(s) recomputed: all agree.",
         "line 2: 5 client(s) signed for it",
-        "line 3: 5 client(s) signed for it",
+        "line 5: 5 client(s) signed for it",
         "10 receipt(s) checked: all agree.",
     ]
 
 
 def test_verify_fails_on_a_ledger_without_its_newest_line(audited: Held) -> None:
-    edit(audited.ledger, "DELETE FROM line WHERE number = 3")
+    edit(audited.ledger, "DELETE FROM line WHERE number > 4")
     plain = ("ledger", "verify", audited.ledger)
     assert document(tacit(*plain, "--json"))["verified"], "alone it cannot know"
     verify = (*plain, *flags(audited), "--receipts", audited.receipts)

@@ -297,10 +297,14 @@ def another_key(folder: Path) -> None:
         ),
         (
             edited("DROP TABLE line"),
-            "it cannot be read: no such table",
+            "is damaged: line 1: the file's tables or triggers are not those of a ledger",
             "take no part",
         ),
-        (edited("DELETE FROM federation"), "it cannot be read", "take no part"),
+        (
+            lambda folder: (folder / LEDGER).write_bytes((folder / LEDGER).read_bytes()[:5000]),
+            "is damaged: line 1:",
+            "take no part",
+        ),
         (
             lambda f: another_ledger(f, "banks", Budget(1.0, 1e-5)),
             "is the ledger of 'banks', the roster is of 'clinics'",

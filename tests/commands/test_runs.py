@@ -10,6 +10,7 @@ import pytest
 
 from tacit.job import run as carry_out
 from tacit.plan import load_plan
+from tacit.result_files import read_result
 from tacit.runs import named_run
 from tacit.studies import export
 from tests.command_line import document, refusal, tacit
@@ -195,6 +196,20 @@ def test_no_such_run_names_the_nearest(place: Path) -> None:
     said = refusal(tacit("runs", "show", "empty", folder=place))
     assert "holds no run (plan.toml is missing)" in said
     assert "is no folder" in refusal(tacit("runs", "list", "nowhere", folder=place))
+
+
+@pytest.mark.parametrize(
+    "abstentions",
+    [1.5, [7], ["text"], [{"vote": "vote"}], [{"vote": "vote", "answered": -1}], {"vote": 1}],
+)
+def test_counts_of_abstentions_that_cannot_be_are_a_sentence(
+    place: Path, abstentions: object
+) -> None:
+    """They were a traceback: the rest of a result was checked, and they were not."""
+    path = place / "tacit-runs" / "vote" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "abstentions": abstentions}))
+    with pytest.raises(ValueError, match="cannot be read as the result of a run"):
+        read_result(path.parent)
 
 
 @pytest.mark.parametrize(

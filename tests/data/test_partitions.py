@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.data.examples import Dataset, Examples, FloatArray
+from tacit.data.examples import Dataset, Examples, FloatArray, IntArray, group_numbers
 from tacit.data.partitions import PARTITIONS, deal, feature_noise, partition
 from tacit.data.skews import (
     ADADP_PAIRS,
@@ -79,6 +79,34 @@ def test_clients_get_their_rows_standardised_and_nothing_else(name: str) -> None
     for part, place in zip(parts, places, strict=True):
         assert np.array_equal(part.features, (rows[place] - 100) / 50)
         assert np.array_equal(part.labels, data.train.labels[place])
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_no_group_is_dealt_to_two_clients(name: str) -> None:
+    groups = group_numbers(np.random.default_rng(0).integers(90, size=400))
+    rows = Examples(np.arange(400, dtype=np.float32)[:, None], groups % 2, groups)
+    data = Dataset("visits", rows, rows, ("no", "yes"))
+    parts = deal(data, partition(name, noise=0.0, smallest=3), 4, np.random.default_rng(1))
+    held = [{int(groups[int(row)]) for row in part.features[:, 0]} for part in parts]
+    assert sum(map(len, held)) == rows.units
+    assert sorted(row for part in parts for row in part.features[:, 0].tolist()) == [*range(400)]
+    for part, own in zip(parts, held, strict=True):
+        assert part.units == len(own) >= 3
+
+
+def test_a_group_is_dealt_by_the_label_of_its_first_row() -> None:
+    labels, groups = np.array([0, 1, 1, 0, 0, 1]), np.array([0, 1, 0, 1, 2, 3])
+    rows = Examples(np.zeros((6, 1), np.float32), labels, groups)
+    data = Dataset("visits", rows, rows, ("no", "yes"))
+    seen = []
+
+    class Watched(Iid):
+        def deal(self, labels: IntArray, clients: int, rng: np.random.Generator) -> list[IntArray]:
+            seen.append(labels.tolist())
+            return super().deal(labels, clients, rng)
+
+    deal(data, Watched(), 2, np.random.default_rng(0))
+    assert seen == [[0, 1, 0, 1]]
 
 
 def test_images_keep_their_shape() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,11 @@ class Clinics:
 
     def spent(self) -> list[int]:
         """How often each member's own ledger was charged."""
-        return [len(Ledger(folder / LEDGER)) for folder in self.folders]
+        return self.spent_of(range(len(self.folders)))
+
+    def spent_of(self, numbers: Iterable[int]) -> list[int]:
+        """How often the ledgers of some members were charged."""
+        return [len(Ledger(self.folders[number] / LEDGER)) for number in numbers]
 
 
 def charges() -> int:

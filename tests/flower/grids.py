@@ -11,22 +11,24 @@ from uuid import uuid4
 
 import msgspec
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 import tacit.flower
-from tacit.endpoint import Waiting
+from tacit.endpoint import AskSum, heading_of
 from tacit.federation import EVALUATE
 from tacit.flower import client
 from tacit.flower.client import MEMBER, MakeClient
-from tacit.flower.wire import RECORD
-from tacit.membership import StateFile
+from tacit.flower.wire import RECORD, read
+from tacit.membership import STATES
 from tacit.privacy.skellam import IntArray
 from tacit.result import Result
 from tacit.secure.messages import Advertised, unpack_state
+from tacit.secure.protocol import Refused
+from tacit.states import Waiting, from_bytes
 from tests.federations import SPACE, likes
 
 RUN = 7
@@ -62,14 +64,17 @@ class Node:
         found = self.context.node_config.get(MEMBER)
         return None if found is None else Path(str(found))
 
-    @property
-    def state(self) -> bytes:
-        """What it keeps, in its folder or in Flower's context."""
+    def state(self, session: bytes) -> bytes:
+        """What it keeps of a session, in its folder or in Flower's context."""
         if not client.simulated():
             folder = self.folder or client.own_member(self.context.node_config).folder
-            return StateFile(folder / "state").read()
-        record = self.context.state.config_records.get(RECORD)
-        state = record["state"] if record else b""
+            file = folder / STATES / session.hex()
+            return file.read_bytes() if file.exists() else b""
+        record = self.context.state.config_records.get(RECORD) or ConfigRecord()
+        sessions, states = record.get("sessions", []), record.get("states", [])
+        assert isinstance(sessions, list)
+        assert isinstance(states, list)
+        state = dict(zip(sessions, states, strict=True)).get(session.hex(), b"")
         assert isinstance(state, bytes)
         return state
 
@@ -123,7 +128,7 @@ class InProcessGrid(Grid):
         said = copy.deepcopy(self.nodes[node].handle(altered))
         self.said.append(copy.deepcopy(said))
         if stage_of(message) == EVALUATE and node not in self.vectors:
-            self.vectors[node] = vector_of(self.nodes[node])
+            self.vectors[node] = vector_of(self.nodes[node], self.seen[-1])
         reply = self.alter_reply(self.seen[-1], said)
         if reply is not None:
             self.replies[message.metadata.message_id] = reply
@@ -152,14 +157,24 @@ def is_for(message: Message, stage: str, node: int) -> bool:
     return (stage_of(message), message.metadata.dst_node_id) == (stage, node)
 
 
-def vector_of(node: Node) -> IntArray:
+def session_of(message: Message) -> bytes:
+    """The session that a request is of."""
+    return bytes.fromhex(heading_of(read(message.content).body).session)
+
+
+def vector_of(node: Node, question: Message) -> IntArray:
     """The vector that a node fixed for a masked sum, from its state; empty if it refused."""
-    waiting = msgspec.msgpack.decode(node.state, type=Waiting) if node.state else None
-    if waiting is None or waiting.asked.secure != "masks":
+    try:
+        state = node.state(session_of(question))
+    except Refused:
+        return np.empty(0, np.int64)
+    waiting = from_bytes(state) if state else None
+    if not isinstance(waiting, Waiting):
+        return np.empty(0, np.int64)
+    if msgspec.msgpack.decode(waiting.asked, type=AskSum).secure != "masks":
         return np.empty(0, np.int64)
     advertised = unpack_state(waiting.sum_state)
-    if not isinstance(advertised, Advertised):  # it refused, and kept the state of another sum
-        return np.empty(0, np.int64)
+    assert isinstance(advertised, Advertised)
     return np.frombuffer(advertised.vector, "<i4").astype(np.int64)
 
 

@@ -12,12 +12,13 @@ from flwr.app import Context, Message
 from msgspec.structs import replace
 
 from tacit.flower.wire import read
-from tacit.membership import StateFile
+from tacit.membership import STATES
 from tacit.privacy.accounting import Budget
 from tacit.secure.messages import Opening
 from tacit.secure.protocol import TooFewClients
+from tacit.states import StateFile
 from tests.flower.clinics import Clinics
-from tests.flower.grids import STAGES, InProcessGrid, Node, is_for, stage_of
+from tests.flower.grids import STAGES, InProcessGrid, Node, is_for, session_of, stage_of
 from tests.flower.lies import (
     BALLOT,
     altered,
@@ -41,16 +42,17 @@ def same(request: Any) -> Any:
     return request
 
 
+OVER = "this sum is over; it is answered once"
 AGAIN: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "the question": ("evaluate", same, "this session was asked before"),
-    "the shares": ("deliver", same, "'Delivery' does not follow 'Done'"),
-    "the seal": ("seal", same, "'Final' does not follow 'Done'"),
-    "a seal for others": ("seal", without_5, "'Final' does not follow 'Done'"),
-    "other survivors": ("confirm", bury_5, "'Survivors' does not follow 'Done'"),
+    "the shares": ("deliver", same, OVER),
+    "the seal": ("seal", same, OVER),
+    "a seal for others": ("seal", without_5, OVER),
+    "other survivors": ("confirm", bury_5, OVER),
     "both kinds of shares of a client": (
         "open",
         lambda opening: Opening(opening.clients[:-1], opening.signatures),
-        "'Opening' does not follow 'Done'",
+        OVER,
     ),
 }
 
@@ -61,9 +63,10 @@ def test_a_second_request_is_refused_by_name(clinics: Clinics, name: str) -> Non
     grid = clinics.grid()
     federation(clinics, grid).sum(BALLOT, "vote")
     for number, node in grid.nodes.items():
-        before = node.state
+        session = session_of(grid.asked(stage, number))
+        before = node.state(session)
         assert reason in reason_of(node, altered(grid.asked(stage, number), change))
-        assert node.state == before
+        assert node.state(session) == before
     assert clinics.spent() == [1] * 6
 
 
@@ -74,6 +77,9 @@ def test_an_old_question_is_refused_after_another_one(clinics: Clinics) -> None:
     first = {number: grid.asked("evaluate", number) for number in grid.nodes}
     built.sum(BALLOT, "vote")
     for number, node in grid.nodes.items():
+        assert reason_of(node, first[number]) == "this session was asked before"
+        for file in (clinics.folders[number - 100] / STATES).iterdir():
+            file.unlink()
         assert reason_of(node, first[number]) == "this session was answered before"
     assert clinics.spent() == [2] * 6
 
@@ -120,7 +126,7 @@ ROLLED_BACK: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "another opening": (
         "open",
         lambda opening: Opening(opening.clients, {}),
-        "'Opening' does not follow 'Done'",
+        OVER,
     ),
 }
 
@@ -167,16 +173,17 @@ def test_a_member_whose_state_was_set_back_does_not_seal_twice(clinics: Clinics)
 
     def alter(message: Message) -> Message:
         if is_for(message, "seal", 102):
-            shared.append(grid.nodes[102].state)
+            shared.append(grid.nodes[102].state(session_of(message)))
         return message
 
     def alter_reply(request: Message, reply: Message) -> Message:
         if is_for(request, "seal", 102):
-            sealed = grid.nodes[102].state
-            (folder / "state").write_bytes(shared[0])
+            state = folder / STATES / session_of(request).hex()
+            sealed = state.read_bytes()
+            state.write_bytes(shared[0])
             for change in (same, without_5):
                 reasons.append(reason_of(grid.nodes[102], altered(request, change)))
-            (folder / "state").write_bytes(sealed)
+            state.write_bytes(sealed)
         return reply
 
     grid.alter, grid.alter_reply = alter, alter_reply
@@ -192,7 +199,7 @@ def test_a_member_that_dies_between_its_charge_and_its_state_never_seals(
     real = StateFile.write
 
     def full(self: StateFile, state: bytes) -> None:
-        if self.path.parent == clinics.folders[2] and clinics.spent()[2]:
+        if self.path.parent.parent == clinics.folders[2] and clinics.spent()[2]:
             raise OSError("no space left on device")
         real(self, state)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
+import re
 import subprocess
 import textwrap
 import time
@@ -19,7 +18,7 @@ from tacit.query import Ballot
 from tacit.space import Config
 from tests.command_line import document, tacit
 from tests.federations import likes
-from tests.flower.deployment import Deployment, deployed
+from tests.flower.deployment import AppRun, Deployment, deployed
 
 REFUSED = "Failed to activate SuperNode"
 CLIENT = """
@@ -121,23 +120,22 @@ def unregistered(deployment: Deployment) -> str:
     return log.read_text()
 
 
-def run_and_kill(deployment: Deployment, app: Path, stage: str, node: str) -> str:
+def run_and_kill(deployment: Deployment, app: Path, stage: str, node: str) -> AppRun:
     """Run the app; as soon as everybody is through a stage, one node is killed."""
-    said = []
-    with deployment.start("flwr", "run", str(app), "deployed", "--stream") as started:
-        for line in started.stdout or ():
-            said.append(line)
-            if f"tacit: {stage}: {deployment.nodes} of {deployment.nodes}" in line:
-                os.killpg(deployment.pid(node), signal.SIGKILL)
-    return "".join(said)
+    run = deployment.run(app)
+    assert run.wait_for([f"tacit: {stage}: {deployment.nodes} of {deployment.nodes}"], 300.0)
+    deployment.kill(node)
+    assert run.wait(600.0) == 0, run.said
+    assert re.fullmatch(r"Run \d+ completed\.", run.reason)
+    return run
 
 
 def check(deployment: Deployment, tmp_path: Path) -> None:
     """One node dies in the middle; the others' sum opens, and everybody's books agree."""
     survivors = deployment.nodes - 1
     answer = tmp_path / "answer.json"
-    said = run_and_kill(deployment, project(deployment, answer), "share", f"node-{survivors}")
-    assert answer.exists(), said
+    run = run_and_kill(deployment, project(deployment, answer), "share", f"node-{survivors}")
+    assert answer.exists(), run.said
     found = json.loads(answer.read_text())
     assert found["clients"] == {
         "planned": deployment.nodes,

@@ -15,7 +15,16 @@ from tacit.membership import KEY, read_key
 from tacit.result import Turnout
 from tacit.secure.protocol import TooFewClients
 from tests.flower.clinics import NAME, Clinics, charges
-from tests.flower.grids import EARLY, STAGES, InProcessGrid, grid_of, is_for, vote, voters
+from tests.flower.grids import (
+    EARLY,
+    STAGES,
+    InProcessGrid,
+    grid_of,
+    is_for,
+    session_of,
+    vote,
+    voters,
+)
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -188,10 +197,11 @@ def test_a_message_that_comes_twice_is_answered_alike_and_changes_nothing(
     def replay(request: Message, reply: Message) -> Message:
         nonlocal replayed
         if is_for(request, stage, 102):
-            before = grid.nodes[102].state
+            session = session_of(request)
+            before = grid.nodes[102].state(session)
             again = read(grid.nodes[102].handle(request).content)
             assert again == read(reply.content)
-            assert grid.nodes[102].state == before
+            assert grid.nodes[102].state(session) == before
             replayed += 1
         return reply
 

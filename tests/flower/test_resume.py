@@ -41,9 +41,10 @@ def killed_at(grid: InProcessGrid, stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_run_killed_before_its_sum_opened_asks_and_charges_anew(
+def test_a_run_killed_before_its_sum_opened_asks_anew_and_pays_for_what_was_sealed(
     tmp_path: Path, tacit_home: Path, stage: str
 ) -> None:
+    """What was not sealed, every member signs off; the rest stays spent."""
     clinics = Clinics.found(tmp_path)
     grid = clinics.grid()
     killed_at(grid, stage)
@@ -56,7 +57,13 @@ def test_a_run_killed_before_its_sum_opened_asks_and_charges_anew(
     assert result.tally == again.sum_of(again.nodes)
     assert {charge.run for charge in Ledger(ledger_path(NAME)).charges()} == {run}
     assert charges() == 2
-    assert result.privacy.epsilon > 3.0, "both questions are paid"
+    states = [charge.state for charge in Ledger(ledger_path(NAME)).charges()]
+    if STAGES.index(stage) < STAGES.index("seal"):
+        assert states == ["closed", "sealed"]
+        assert result.privacy.epsilon <= 3.0
+    else:
+        assert states == ["sealed", "sealed"]
+        assert result.privacy.epsilon > 3.0, "both questions are paid"
 
 
 @pytest.mark.parametrize("where", ["conclude", "write_run"])

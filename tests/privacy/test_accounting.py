@@ -7,7 +7,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as google
 
 from tacit.privacy import accounting, events
-from tacit.privacy.accounting import Budget, calibrate, privacy_loss, rdp, spent
+from tacit.privacy.accounting import Budget, Guarantee, calibrate, privacy_loss, rdp, spent
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.events import (
     Composed,
@@ -19,6 +19,7 @@ from tacit.privacy.events import (
     Unprotected,
     compose,
     from_json,
+    releases,
     to_json,
 )
 from tacit.privacy.skellam import FloatArray
@@ -161,13 +162,14 @@ def test_a_nearly_free_release_is_priced_on_a_modest_grid(
     monkeypatch: pytest.MonkeyPatch, mu: float
 ) -> None:
     intervals: list[float] = []
-    real = events._shift_pld
+    real = events._shift_losses
 
-    def watched(table: FloatArray, distance: int, interval: float, least: int) -> object:
+    def watched(table: FloatArray, distance: int, interval: float) -> object:
         intervals.append(interval)
-        return real(table, distance, interval, least)
+        return real(table, distance, interval)
 
-    monkeypatch.setattr(events, "_shift_pld", watched)
+    monkeypatch.setattr(events, "_shift_losses", watched)
+    events._coordinate.cache_clear()
     release = SkellamRelease(((1, 2),), 2 / mu**2)
     spread = math.sqrt(release.squared_distance)
     found = spent(release, DELTA).epsilon
@@ -220,7 +222,10 @@ def test_mixing_never_costs_more_than_renyi_alone() -> None:
 def test_sampling_error_is_taken_from_delta(monkeypatch: pytest.MonkeyPatch) -> None:
     ideal = spent(VOTE, DELTA).epsilon
     monkeypatch.setattr(accounting, "SAMPLING_ERROR", 1e-6)
-    priced_anew = spent.__wrapped__
+
+    def priced_anew(event: Event, delta: float) -> Guarantee:
+        return accounting._spent.__wrapped__(tuple(releases(event).items()), delta)
+
     coarse = priced_anew(VOTE, DELTA)
     loss = privacy_loss({VOTE: 1}, DELTA)
     reserved = (1 + math.exp(coarse.epsilon)) * 1e-6
@@ -280,3 +285,12 @@ def test_nonsense_is_refused(make: object) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=r"is|are|nothing"):
         make()
+
+
+@pytest.mark.parametrize("sigma", [0.5, 50.0])
+def test_noise_that_does_not_depend_on_the_variance_is_refused_not_searched_for(
+    sigma: float,
+) -> None:
+    """A search for it never ended, and took all of the machine's memory."""
+    with pytest.raises(ValueError, match="does not depend on the variance"):
+        calibrate(lambda _variance: events.SampledGaussian(0.01, sigma, 10), Budget(1.0, 1e-5))

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from tacit.privacy.accounting import privacy_loss
-from tacit.privacy.bounds import BordaVotes, Bound, Box, Marks, NormBall, OnePoint, TopVotes
+from tacit.privacy.bounds import (
+    BordaVotes,
+    Bound,
+    Box,
+    Marks,
+    NormBall,
+    OnePoint,
+    TopVotes,
+    WithAbstentions,
+)
 from tacit.privacy.events import SkellamRelease
 from tacit.privacy.skellam import IntArray
 from tests.brute_force import hockey_stick, noisy, skellam_pmf
@@ -40,6 +49,9 @@ def all_members(bound: Bound, values: range) -> list[IntArray]:
         (Marks(4, 1), range(2)),
         (Marks(3, 2), range(2)),
         (Marks(2, 2), range(2)),
+        (WithAbstentions(TopVotes(2, 1)), range(2)),
+        (WithAbstentions(TopVotes(3, 1)), range(2)),
+        (WithAbstentions(BordaVotes(2, 1)), range(2)),
     ],
     ids=repr,
 )
@@ -63,6 +75,37 @@ def test_no_pair_of_answers_is_worse_than_the_declared_one(bound: Bound, values:
         assert worst <= allowed + 1e-9
         assert with_abstention <= allowed + 1e-9
         assert worst >= allowed * 0.999 - 1e-6, "the declared pair is attained, not just a bound"
+
+
+@pytest.mark.parametrize(
+    ("ballots", "values"),
+    [
+        (TopVotes(4, 1), range(3)),
+        (TopVotes(4, 2), range(3)),
+        (BordaVotes(4, 2), range(3)),
+        (BordaVotes(5, 2), range(3)),
+    ],
+    ids=repr,
+)
+def test_counted_abstentions_lie_no_further_apart_than_ballots(
+    ballots: TopVotes | BordaVotes, values: range
+) -> None:
+    """Coordinate by coordinate, in any order: a smaller shift, or one fewer, never reveals more."""
+    bound = WithAbstentions(ballots)
+    assert bound.release(VARIANCE) == ballots.release(VARIANCE), "so it costs nothing"
+    allowed = sorted((d for d, count in ballots.shifts for _ in range(count)), reverse=True)
+    members = all_members(bound, values)
+    voting = all_members(ballots, values)
+    assert len(members) == len(voting) + 1
+    assert sum(not member[: ballots.length].any() for member in members) == 1
+    attained = False
+    for one, other in itertools.product([*members, bound.abstention()], repeat=2):
+        found = sorted(np.abs(one - other).tolist(), reverse=True)
+        found = [shift for shift in found if shift]
+        assert len(found) <= len(allowed)
+        assert all(shift <= most for shift, most in zip(found, allowed, strict=False))
+        attained = attained or found == allowed
+    assert attained
 
 
 @pytest.mark.parametrize(
@@ -111,6 +154,28 @@ def test_abstentions_are_uniform_over_all_valid_ballots(bound: Bound) -> None:
     assert chi2.sf(statistic, len(ballots) - 1) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("ballots", [TopVotes(5, 2), BordaVotes(5, 2)], ids=repr)
+def test_an_abstention_that_is_counted_is_one_answer_and_no_vote(
+    ballots: TopVotes | BordaVotes,
+) -> None:
+    bound = WithAbstentions(ballots)
+    votes, marks = bound.parted(bound.abstention())
+    assert not votes.any()
+    assert tuple(marks.tolist()) == bound.marks
+    assert bound.admits(bound.abstention())
+    voted = bound.ballot([3, 1])
+    assert bound.admits(voted)
+    assert np.array_equal(voted[:5], ballots.ballot([3, 1]))
+    for wrong in (
+        np.zeros(7, dtype=np.int64),
+        voted + bound.abstention(),
+        ballots.ballot([3, 1]),
+        np.concatenate([voted[:5], [0, 1]]),
+        np.concatenate([votes, marks - 1]),
+    ):
+        assert not bound.admits(wrong.astype(np.int64))
+
+
 @pytest.mark.parametrize(
     "bound", [Box(4, 3), NormBall(4, 3, 2), Marks(4, 2), OnePoint(2, (3,), 5)], ids=repr
 )
@@ -146,6 +211,7 @@ def test_norms_cannot_overflow_into_the_ball() -> None:
         NormBall(3, 1, 1),
         Marks(3, 1),
         OnePoint(1, (2,), 4),
+        WithAbstentions(TopVotes(3, 1)),
     ],
 )
 def test_other_types_and_shapes_are_not_members(bound: Bound) -> None:
@@ -178,6 +244,7 @@ def test_ranked_ballot_gives_the_most_to_the_best() -> None:
         (lambda: TopVotes(10, 0), "votes is 0 of 10.*allowed is 1 to 9"),
         (lambda: TopVotes(1, 1), "candidates is 1; allowed is 2 to"),
         (lambda: BordaVotes(9, 5), "ranked is 5 of 9.*allowed is 1 to 4.*must overlap"),
+        (lambda: WithAbstentions(TopVotes(5, 3)), "names 3 of 5 candidates; allowed .* 1 to 2"),
         (lambda: Box(0, 1), "length is 0"),
         (lambda: NormBall(3, 0, 1), "l1 is 0"),
         (lambda: NormBall(3, 1, 1, unit=0), "unit is 0"),

@@ -14,12 +14,42 @@ import pytest
 
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import TopVotes
-from tacit.privacy.events import Repeated, SkellamNormRelease, SkellamRelease
-from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError, ledger_path
+from tacit.privacy.events import (
+    Composed,
+    Event,
+    Repeated,
+    SampledGaussian,
+    Scored,
+    Selected,
+    SkellamNormRelease,
+    SkellamRelease,
+    Unprotected,
+)
+from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger, LedgerError, ledger_path
+from tests.forgeries import chained_anew, edit
 from tests.privacy.kill_switch import Moment, run_until_killed, unavailable
 
 VOTE = TopVotes(100, 5).release(variance=139.0)
 BUDGET = Budget(3.0, 1e-5)
+SPENDING: tuple[Callable[[Ledger, Charge], object], ...] = (
+    lambda ledger, _: ledger.charge(VOTE, "vote", "new"),
+    lambda ledger, _: ledger.charge_all([("vote", VOTE), ("vote", VOTE)], "new"),
+    lambda ledger, _: ledger.charge_and_ask(VOTE, "vote", "new", "session"),
+    lambda ledger, _: ledger.check(VOTE, "vote"),
+    lambda ledger, charge: ledger.take(charge, 0),
+    lambda ledger, charge: ledger.ask(charge, "session"),
+    lambda ledger, _: ledger.seal("session"),
+    lambda ledger, _: ledger.close("session", {}),
+    lambda ledger, _: ledger.bar("session"),
+    lambda ledger, _: ledger.knows("session"),
+    lambda ledger, _: ledger.amend(Budget(9.0, 1e-5), "why not"),
+    lambda ledger, _: ledger.total(),
+    lambda ledger, _: ledger.budget,
+    lambda ledger, _: ledger.charges(),
+    lambda ledger, _: ledger.extract("r"),
+    lambda ledger, _: len(ledger),
+)
+"""Whatever spends or says what is left."""
 needs_kill_switch = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
 
@@ -50,13 +80,12 @@ def test_a_ledger_shows_itself_at_a_prompt_and_escaped_in_a_notebook(ledger: Led
     assert f"<td>{shown}</td>" in table
 
 
-def test_a_damaged_ledger_still_has_a_name_at_a_prompt(ledger: Ledger) -> None:
+def test_a_damaged_ledger_says_so_at_a_prompt(ledger: Ledger) -> None:
     ledger.charge(VOTE, label="vote", run="first")
-    with sqlite3.connect(ledger.path) as connection:
-        connection.execute("DROP TRIGGER line_is_never_changed")
-        connection.execute("UPDATE line SET body = '{}' WHERE kind = 'charge'")
-    connection.close()
-    assert "line 2 cannot be read" in repr(ledger)
+    edit(ledger.path, "UPDATE line SET body = '{}' WHERE kind = 'charge'")
+    assert "line 2 was altered" in repr(Ledger(ledger.path))
+    chained_anew(ledger.path)
+    assert "line 2 cannot be read" in repr(Ledger(ledger.path))
 
 
 def test_refuses_before_asking_anyone(ledger: Ledger) -> None:
@@ -104,47 +133,65 @@ def test_a_new_process_or_folder_is_not_a_new_budget(
     assert Ledger.of("banks", BUDGET).charges() == []
 
 
+def test_two_processes_that_make_one_ledger_at_once_both_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TACIT_HOME", str(tmp_path / "home"))
+    create = Ledger.create
+
+    def after_a_rival(path: Path, federation: str, budget: Budget) -> Ledger:
+        create(path, federation, budget).charge(VOTE, label="vote", run="rival")
+        return create(path, federation, budget)
+
+    monkeypatch.setattr(Ledger, "create", after_a_rival)
+    assert len(Ledger.of("hospitals", BUDGET)) == 1
+
+
 def test_lines_cannot_be_changed_or_removed(ledger: Ledger) -> None:
     ledger.charge(VOTE, label="vote", run="r")
     connection = sqlite3.connect(ledger.path)
     for statement in (
         "DELETE FROM line WHERE number = 2",
         "UPDATE line SET body = '{}'",
-        "UPDATE federation SET name = 'others'",
+        "UPDATE line SET number = 7 WHERE number = 2",
     ):
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
             connection.execute(statement)
     connection.close()
 
 
-def tampered(ledger: Ledger, change: Callable[[sqlite3.Connection], object]) -> Ledger:
-    connection = sqlite3.connect(ledger.path)
-    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
-        connection.execute(f"DROP TRIGGER {trigger}")
-    change(connection)
-    connection.commit()
-    connection.close()
+def tampered(ledger: Ledger, *statements: str) -> Ledger:
+    edit(ledger.path, *statements)
     return Ledger(ledger.path)
 
 
 def test_verify_finds_a_smaller_epsilon_even_with_a_forged_chain(ledger: Ledger) -> None:
+    charge = ledger.charge(VOTE, label="vote", run="r")
     ledger.charge(VOTE, label="vote", run="r")
+    stated = json.dumps(charge.total.epsilon)
+    edit(ledger.path, f"UPDATE line SET body = replace(body, '{stated}', '0.01') WHERE number = 2")
+    chained_anew(ledger.path)
+    alone, total = Ledger(ledger.path).verify()
+    assert alone.number == total.number == 2
+    assert "epsilon alone as 0.01" in alone.found
+    assert "epsilon in total as 0.01" in total.found
 
-    def forge(connection: sqlite3.Connection) -> None:
-        from tacit.privacy.ledger import _digest
 
-        ((body, first),) = connection.execute(
-            "SELECT l.body, b.digest FROM line l JOIN line b ON b.number = 1 WHERE l.number = 2"
-        )
-        data = json.loads(body)
-        data["total"]["epsilon"] = 0.01
-        text = json.dumps(data, sort_keys=True)
-        digest = _digest(first, 2, "charge", text)
-        connection.execute("UPDATE line SET body = ?, digest = ? WHERE number = 2", (text, digest))
-
-    (problem,) = tampered(ledger, forge).verify()
-    assert problem.number == 2
-    assert "in total is recorded as 0.01" in problem.found
+@pytest.mark.parametrize("share", [0.99, 0.999999 - 1e-8])
+def test_nothing_is_spent_where_the_newest_total_is_understated(
+    ledger: Ledger, share: float
+) -> None:
+    """Even with a forged chain; a slightly smaller one is what another NumPy may find."""
+    ledger.charge(VOTE, label="vote", run="r")
+    charge = ledger.charge(VOTE, label="vote", run="r")
+    stated, forged = (json.dumps(charge.total.epsilon * part) for part in (1.0, share))
+    edit(ledger.path, f"UPDATE line SET body = replace(body, '{stated}', '{forged}')")
+    chained_anew(ledger.path)
+    found = Ledger(ledger.path)
+    for attempt in SPENDING:
+        with pytest.raises(LedgerError, match=r"line 3 records epsilon in total as .* recomp"):
+            attempt(found, charge)
+    assert [problem.number for problem in found.verify()] == [3]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +208,7 @@ def test_verify_finds_edits_and_gaps(
     for _ in range(2):
         ledger.charge(VOTE, label="vote", run="r")
     assert ledger.verify() == []
-    problems = tampered(ledger, lambda connection: connection.execute(statement)).verify()
+    problems = tampered(ledger, statement).verify()
     assert any(problem.number == number and found in problem.found for problem in problems)
 
 
@@ -176,12 +223,46 @@ def test_an_amended_budget_is_recorded_and_earlier_lines_still_verify(ledger: Le
     assert ledger.verify() == []
 
 
+def test_a_part_of_a_charge_is_taken_once(ledger: Ledger, tmp_path: Path) -> None:
+    """By whichever process comes first, for good; and only from the ledger that was charged."""
+    first, second = (ledger.charge(VOTE, "front", run) for run in ("a", "b"))
+    other = Ledger(ledger.path)
+    assert ledger.take(first, 0)
+    assert not other.take(first, 0)
+    assert other.take(first, 1)
+    assert not ledger.take(first, 1)
+    assert ledger.take(second, 0)
+    assert not ledger.verify()
+    with pytest.raises(LedgerError, match="asks on line 2, of which parts were taken"):
+        ledger.ask(first, "session")
+    elsewhere = Ledger.create(tmp_path / "other.sqlite", "other", BUDGET)
+    with pytest.raises(LedgerError, match="does not hold line 2 of the run 'a'"):
+        elsewhere.take(first, 5)
+
+
 def test_ledgers_may_mix_kinds(ledger: Ledger) -> None:
     ledger.charge(Repeated(VOTE, 3), label="vote", run="r")
     charge = ledger.charge(SkellamNormRelease(2.0, 1.0, 900.0), label="mean", run="r")
     assert charge.total.epsilon <= BUDGET.epsilon
     assert "split" in charge.total.accounting or "Rényi" in charge.total.accounting
     assert ledger.verify() == []
+
+
+def test_every_kind_of_event_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Also those with infinite numbers, which JSON does not have."""
+    asked: tuple[Event, ...] = (
+        Selected(0.01, 3.0, 50, 40.0, mean=4.0, shape=math.inf),
+        Scored(0.01, 3.0, 50, 40.0),
+        Composed((SampledGaussian(0.01, 3.0, 50), Repeated(VOTE, 2))),
+        Unprotected("infinity"),
+    )
+    ledger = Ledger.create(tmp_path / "l.sqlite", "f", Budget(math.inf, 1e-5))
+    for event in asked:
+        ledger.charge(event, "question", "run")
+    again = Ledger(ledger.path)
+    assert tuple(charge.event for charge in again.charges()) == asked
+    assert again.budget.epsilon == again.total().epsilon == math.inf
+    assert again.verify() == []
 
 
 def test_extract_holds_one_run_and_the_lifetime_total(ledger: Ledger) -> None:
@@ -273,7 +354,7 @@ def test_a_kill_while_creating_leaves_a_whole_ledger_or_none(tmp_path: Path) -> 
 
 def test_a_commit_that_fails_leaves_the_ledger_usable(ledger: Ledger) -> None:
     """A reader that never lets go keeps SQLite from committing: refused, and tried again later."""
-    ledger._connection.execute("PRAGMA busy_timeout = 50")
+    ledger._file.connection.execute("PRAGMA busy_timeout = 50")
     reader = sqlite3.connect(ledger.path)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM line").fetchall()
@@ -286,7 +367,7 @@ def test_a_commit_that_fails_leaves_the_ledger_usable(ledger: Ledger) -> None:
 
 
 def test_commits_are_synchronised_to_the_disk(ledger: Ledger) -> None:
-    connection = ledger._connection
+    connection = ledger._file.connection
     assert connection.execute("PRAGMA synchronous").fetchone()[0] == 3
     assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
 
@@ -310,6 +391,9 @@ def test_wrong_files_are_refused_with_the_reason(tmp_path: Path) -> None:
     newer = Ledger.create(tmp_path / "newer.sqlite", "hospitals", BUDGET).path
     sqlite3.connect(newer).execute("PRAGMA user_version = 9").connection.close()
     with pytest.raises(LedgerError, match="format 9"):
+        Ledger(newer)
+    sqlite3.connect(newer).execute("PRAGMA user_version = 1").connection.close()
+    with pytest.raises(LedgerError, match=r"format 1, .* create a new ledger, and give"):
         Ledger(newer)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Examples
 from tacit.federation import Federation
 from tacit.networks import dense
@@ -45,7 +46,7 @@ def built(method: AdaptiveRate, budget: Budget, **more: Any) -> Federation:
 
 def accuracy(method: AdaptiveRate) -> tuple[float, float]:
     run = built(method, INFINITE)
-    outcome = method.tune(run, SPACE, np.random.default_rng(0))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     assert outcome.weights is not None
     test = client(99).train_examples
     return float(TASK.accuracies(outcome.weights, test)[0]), float(
@@ -64,7 +65,7 @@ def test_from_a_tiny_rate_it_learns_all_the_same() -> None:
 def test_the_rate_travels_from_round_to_round() -> None:
     method = AdaptiveRate(TASK.initial, rounds=3, mode="clear", first_rate=1e-5)
     run = built(method, INFINITE)
-    method.tune(run, SPACE, np.random.default_rng(0))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     rates = [float(note.config["learning_rate"]) for note in run.rounds]
     steps = 24 // 4 // 2
     np.testing.assert_allclose(rates, [1e-5 * 1.1 ** (steps * r) for r in (1, 2, 3)], rtol=1e-3)
@@ -72,7 +73,9 @@ def test_the_rate_travels_from_round_to_round() -> None:
 
 def test_the_choice_lies_in_the_space() -> None:
     method = AdaptiveRate(TASK.initial, rounds=1, mode="clear", first_rate=1e-9)
-    outcome = method.tune(built(method, INFINITE), SPACE, np.random.default_rng(0))
+    outcome = method.tune(
+        ChargedQuestions(built(method, INFINITE)), SPACE, np.random.default_rng(0)
+    )
     assert outcome.config["learning_rate"] == pytest.approx(1e-4)
 
 
@@ -81,7 +84,7 @@ def test_private_modes_spend_what_they_said(mode: str, unit: str) -> None:
     budget = Budget(3.0, 1e-5)
     method = AdaptiveRate(TASK.initial, rounds=4, mode=mode, records=RecordSteps(rate=0.2, steps=6))
     run = built(method, budget, record_level=mode == "record")
-    method.tune(run, SPACE, np.random.default_rng(0))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     total = run.ledger.total()
     assert 2.9 < total.epsilon <= 3.0
     assert total.unit == unit
@@ -92,7 +95,7 @@ def test_record_level_pays_for_both_half_steps() -> None:
     method = AdaptiveRate(TASK.initial, rounds=4, mode="record", records=RecordSteps(0.2, 6))
     budget = Budget(3.0, 1e-5)
     run = built(method, budget, record_level=True)
-    method.tune(run, SPACE, np.random.default_rng(0))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     noise = math.sqrt(run.variance)
     assert [charge.event for charge in run.ledger.charges()] == [SampledGaussian(0.2, noise, 6)] * 4
     whole = spent(SampledGaussian(0.2, noise, 24), 1e-5).epsilon

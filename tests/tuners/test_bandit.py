@@ -11,10 +11,12 @@ import pytest
 from scipy.stats import entropy
 
 from tacit.arrays import Array
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
+from tacit.federation import EVALUATE, Federation, LocalChannel
 from tacit.journal import Journal
 from tacit.privacy.accounting import Budget, spent
-from tacit.privacy.events import compose
+from tacit.privacy.events import SkellamRelease, compose
+from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.skellam import FloatArray
 from tacit.rewards import LocalRewards, Rewards
 from tacit.rules import RecordSteps, Rule
@@ -24,7 +26,7 @@ from tacit.tuners.bandit import WHY_PUBLISHED, Bandit, Estimates, Stage
 from tacit.tuners.modes import REWARDS_ONLY_NOTE
 from tacit.tuners.tuner import Tuner, noise_for
 from tacit.tuning import conclude
-from tests.federations import federation
+from tests.federations import Unreachable, federation
 
 SPACE = Space({"rate": Float(0.0, 1.0)})
 INFINITE = Budget(math.inf, 1e-5)
@@ -147,7 +149,7 @@ def test_a_configuration_that_diverges_has_the_worst_reward() -> None:
 def test_in_clear_the_best_configuration_wins_and_the_model_arrives() -> None:
     method = Bandit(start, replace(STAGE, drawn=8), candidates=9, sampling="grid", mode="clear")
     run = built(method, INFINITE)
-    outcome = method.tune(run, SPACE, np.random.default_rng(1))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     assert outcome.config == {"rate": 0.5}
     assert outcome.weights is not None
     assert np.abs(outcome.weights[0]).max() < 1e-3
@@ -162,29 +164,75 @@ def test_with_many_clients_the_private_version_finds_it_too() -> None:
     method = Bandit(start, stage, candidates=9, sampling="grid", reward_share=0.5)
     budget = Budget(20.0, 1e-5)
     run = built(method, budget, clients=200)
-    outcome = method.tune(run, SPACE, np.random.default_rng(1))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     assert abs(float(outcome.config["rate"]) - 0.5) <= 0.25
     total = run.ledger.total()
     assert 0.9 * 20 < total.epsilon <= 20
     assert total.unit == "client"
 
 
-def test_fewer_rounds_than_declared_cost_less() -> None:
-    """A beta of nearly zero asks for one reward round a phase; four were declared."""
-    stage = replace(STAGE, most_rounds=4, beta=0.01)
-    method = Bandit(start, stage, candidates=6)
+SKIPPING = replace(STAGE, most_rounds=4, beta=0.01, records=RecordSteps(rate=0.2, steps=5))
+"""A beta of nearly zero asks for one reward round a phase; four are declared."""
+
+
+@pytest.mark.parametrize("mode", ["dp", "record"])
+def test_reward_rounds_that_are_skipped_are_charged_all_the_same(mode: str) -> None:
+    """How many are skipped is a result. So what is declared is charged, before anyone is asked."""
+    method = Bandit(start, SKIPPING, candidates=6, mode=mode)
+    budget = Budget(5.0, 1e-5)
+    run = built(method, budget, record_level=mode == "record")
+    declared = spent(method.event(SPACE, run.variance), 1e-5).epsilon
+    assert declared <= budget.epsilon
+    with pytest.raises(AssertionError, match="were asked at evaluate"):
+        method.tune(
+            ChargedQuestions(replace(run, channel=Unreachable(20))), SPACE, np.random.default_rng(1)
+        )
+    assert run.ledger.total().epsilon == pytest.approx(declared, rel=1e-9)
+
+    run = built(method, budget, record_level=mode == "record")
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
+    assert [note.what for note in run.rounds] == ["rewards", *["training"] * 3] * 2
+    result = conclude(method, outcome, run, budget)
+    for charged in (run.ledger.total().epsilon, result.privacy.epsilon, run.rounds[0].epsilon):
+        assert charged == pytest.approx(declared, rel=1e-9)
+    with pytest.raises(BudgetExceeded):
+        run.ledger.check(SkellamRelease(((1, 10),), 139.0), "what the skipped rounds would pay")
+
+
+def test_clients_are_charged_for_what_they_answered() -> None:
+    """A client cannot know what else was declared; the server's ledger holds that."""
+    method = Bandit(start, SKIPPING, candidates=6)
+    run = built(method, Budget(5.0, 1e-5))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
+    assert isinstance(run.channel, LocalChannel)
+    for endpoint in run.channel.endpoints:
+        assert len(endpoint.ledger) == 8
+        assert endpoint.ledger.total().epsilon < run.ledger.total().epsilon
+
+
+def test_rewards_only_charges_rewards_that_are_skipped() -> None:
+    method = Bandit(start, SKIPPING, candidates=6, mode="rewards-only", reward_epsilon=2.0)
+    run = built(method, INFINITE)
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
+    noisy = [c.event for c in run.ledger.charges() if c.label.startswith("rewards")]
+    assert 1.9 < spent(compose(noisy), 1e-5).epsilon <= 2.0
+
+
+def test_fewer_configurations_than_declared_take_the_declared_line() -> None:
+    """Three candidates where five may be drawn: a smaller question, and no second charge."""
+    method = Bandit(start, replace(STAGE, drawn=5), candidates=3)
     budget = Budget(5.0, 1e-5)
     run = built(method, budget)
-    method.tune(run, SPACE, np.random.default_rng(1))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     declared = spent(method.event(SPACE, run.variance), 1e-5).epsilon
-    assert run.ledger.total().epsilon < declared <= budget.epsilon
+    assert run.ledger.total().epsilon == pytest.approx(declared, rel=1e-9)
 
 
 def test_rewards_only_is_labelled_and_costs_infinity_but_rewards_keep_their_epsilon() -> None:
     stage = replace(STAGE, beta=1e9)  # all rounds there may be, whatever entropy noise leaves
     method = Bandit(start, stage, candidates=6, mode="rewards-only", reward_epsilon=2.0)
     run = built(method, INFINITE)
-    outcome = method.tune(run, SPACE, np.random.default_rng(1))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     result = conclude(method, outcome, run, INFINITE)
     assert result.note == REWARDS_ONLY_NOTE
     assert result.privacy.epsilon == math.inf
@@ -196,7 +244,7 @@ def test_rewards_only_is_labelled_and_costs_infinity_but_rewards_keep_their_epsi
 def test_the_published_version_says_why_it_has_no_epsilon() -> None:
     method = Bandit(start, STAGE, candidates=6, mode="published", reward_epsilon=1.25)
     run = built(method, INFINITE)
-    outcome = method.tune(run, SPACE, np.random.default_rng(1))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     assert outcome.note == WHY_PUBLISHED
     assert run.ledger.total().epsilon == math.inf
 
@@ -206,17 +254,17 @@ def test_record_level_is_priced_as_such() -> None:
     method = Bandit(start, stage, candidates=6, mode="record")
     budget = Budget(3.0, 1e-5)
     run = built(method, budget, record_level=True)
-    method.tune(run, SPACE, np.random.default_rng(1))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     total = run.ledger.total()
-    assert (total.unit, total.relation) == ("record", "add-or-remove-one")
+    assert (total.unit, total.relation) == ("record", "replace-one")
     assert 2.9 < total.epsilon <= 3.0
 
 
 def test_a_federation_of_clients_does_not_take_record_level_for_its_own() -> None:
     method = Bandit(start, STAGE, candidates=6, mode="record")
     run = built(method, Budget(3.0, 1e-5))
-    with pytest.raises(Exception, match="would bring epsilon to inf"):
-        method.tune(run, SPACE, np.random.default_rng(1))
+    with pytest.raises(ValueError, match=r"protects single records; allowed .* unit 'client'"):
+        method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("mode", ["dp", "clear", "rewards-only"])
@@ -236,11 +284,55 @@ def test_a_killed_run_goes_on_after_its_last_round(mode: str, after: int, tmp_pa
 
     run.watch = kill
     with pytest.raises(Killed):
-        method.tune(run, SPACE, np.random.default_rng(1))
-    paid = len(run.ledger.charges())
-    assert paid == after
+        method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
+    declared = {"dp": 10, "rewards-only": 4, "clear": 0}[mode]
+    trained = [note.what for note in run.rounds].count("training")
+    in_clear = {"dp": 0, "rewards-only": trained, "clear": after}[mode]
+    assert len(run.ledger.charges()) == declared + in_clear
     again = built(method, budget)
     again.ledger, again.journal = run.ledger, Journal(tmp_path, {})
-    method.tune(again, SPACE, np.random.default_rng(1))
-    assert after < len(again.ledger.charges()) == len(again.rounds) <= 10
+    method.tune(ChargedQuestions(again), SPACE, np.random.default_rng(1))
+    trained = [note.what for note in again.rounds].count("training")
+    in_clear = {"dp": 0, "rewards-only": trained, "clear": len(again.rounds)}[mode]
+    assert len(again.ledger.charges()) == declared + in_clear
+    assert trained == 6
+    assert not again.shortened
     assert again.ledger.total().epsilon <= budget.epsilon
+
+
+@pytest.mark.parametrize("cut_at", [1, 2, 4])
+def test_a_run_that_is_cut_off_within_a_round_pays_for_it_twice(
+    cut_at: int, tmp_path: Path
+) -> None:
+    """All five rounds are prepaid: two of rewards, three of training. One line is lost."""
+    budget = Budget(8.0, 1e-5)
+    method = Bandit(start, replace(STAGE, phases=1, beta=1e9), candidates=6)
+    ledger = Ledger.in_memory("test", budget)
+
+    def going(cut_at: int) -> Federation:
+        run = built(method, budget)
+        run.ledger, run.journal, run.run = ledger, Journal(tmp_path, {}), "cut"
+        channel, asked = run.channel, 0
+
+        class Cut:
+            clients = channel.clients
+
+            def ask(self, stage: str, requests: Any) -> Any:
+                nonlocal asked
+                asked += stage == EVALUATE
+                if asked == cut_at:
+                    raise KeyboardInterrupt
+                return channel.ask(stage, requests)
+
+        run.channel = Cut()
+        return run
+
+    with pytest.raises(KeyboardInterrupt):
+        method.tune(ChargedQuestions(going(cut_at)), SPACE, np.random.default_rng(1))
+    assert len(ledger) == 5
+    again = going(cut_at=0)
+    method.tune(ChargedQuestions(again), SPACE, np.random.default_rng(1))
+    assert len(ledger) == 5
+    assert len(again.rounds) == 4
+    assert again.shortened
+    assert ledger.total().epsilon <= budget.epsilon

@@ -11,6 +11,7 @@ from sklearn.cluster import DBSCAN
 
 import tacit
 from tacit.cells import Cells
+from tacit.charged_questions import ChargedQuestions
 from tacit.combining import EXACT_STEPS, STEPS, CellCounts, ClusterSums, Kept, optima
 from tacit.federation import Federation
 from tacit.journal import Journal
@@ -75,7 +76,7 @@ def test_encrypted_clusters_are_those_of_the_plain_computation(tmp_path: Path) -
     clients = crowd(6)
     built = exact(clients, tmp_path)
     outcome = Combine("dbscan", "encrypted", candidates=49).tune(
-        built, SPACE, np.random.default_rng(3)
+        ChargedQuestions(built), SPACE, np.random.default_rng(3)
     )
     assert built.journal is not None
     mask, sums = (np.array(built.journal.pieces[number]["value"]) for number in range(2))
@@ -95,7 +96,9 @@ def test_encrypted_clusters_are_those_of_the_plain_computation(tmp_path: Path) -
 def test_the_encrypted_mean_is_the_plain_one(tmp_path: Path) -> None:
     clients = crowd(4)
     tuner = Combine("mean", "encrypted", candidates=49)
-    found = tuner.tune(exact(clients, tmp_path), SPACE, np.random.default_rng(1)).config
+    found = tuner.tune(
+        ChargedQuestions(exact(clients, tmp_path)), SPACE, np.random.default_rng(1)
+    ).config
     plain = tacit.tune(clients, SPACE, Combine("mean", "clear", candidates=49), INFINITE, seed=1)
     for axis in SPACE.dimensions:
         assert found[axis] == pytest.approx(plain.config[axis], abs=1 / EXACT_STEPS)
@@ -104,7 +107,9 @@ def test_the_encrypted_mean_is_the_plain_one(tmp_path: Path) -> None:
 def test_without_noise_only_encrypted_sums_are_opened(tmp_path: Path) -> None:
     built = exact(crowd(4), tmp_path, secure="masks")
     with pytest.raises(ValueError, match="sums are 'masks' and would have no noise; allowed"):
-        Combine("mean", "dp", candidates=9).tune(built, SPACE, np.random.default_rng(0))
+        Combine("mean", "dp", candidates=9).tune(
+            ChargedQuestions(built), SPACE, np.random.default_rng(0)
+        )
     assert len(built.ledger) == 0
 
 
@@ -113,23 +118,31 @@ def test_a_client_with_a_finite_budget_gives_nothing_exact(tmp_path: Path) -> No
     own = channel(built).endpoints[1].ledger
     own.amend(Budget(8.0, 1e-5), "this client wants noise")
     with pytest.raises(SomebodyMissing, match="only 2 of 3"):
-        Combine("mean", "encrypted", candidates=9).tune(built, SPACE, np.random.default_rng(0))
+        Combine("mean", "encrypted", candidates=9).tune(
+            ChargedQuestions(built), SPACE, np.random.default_rng(0)
+        )
     assert any("own budget" in reason for reason in channel(built).refusals)
 
 
 def test_modes_and_sums_must_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mode is 'encrypted', but the federation's sums are 'mas"):
         Combine("mean", "encrypted").tune(
-            exact(crowd(3), tmp_path, secure="masks"), SPACE, np.random.default_rng(0)
+            ChargedQuestions(exact(crowd(3), tmp_path, secure="masks")),
+            SPACE,
+            np.random.default_rng(0),
         )
     with pytest.raises(ValueError, match="the mode is 'dp', but the federation's sums are 'encryp"):
-        Combine("mean", "dp").tune(exact(crowd(3), tmp_path), SPACE, np.random.default_rng(0))
+        Combine("mean", "dp").tune(
+            ChargedQuestions(exact(crowd(3), tmp_path)), SPACE, np.random.default_rng(0)
+        )
 
 
 def test_a_missing_party_ends_the_run_and_opens_nothing(tmp_path: Path) -> None:
     built = exact(crowd(3), tmp_path, drops={1: "open"})
     with pytest.raises(SomebodyMissing, match=r"stage 'open'.*nothing was opened"):
-        Combine("dbscan", "encrypted", candidates=9).tune(built, SPACE, np.random.default_rng(0))
+        Combine("dbscan", "encrypted", candidates=9).tune(
+            ChargedQuestions(built), SPACE, np.random.default_rng(0)
+        )
     assert built.journal is not None
     assert built.journal.pieces == {}
 
@@ -141,7 +154,7 @@ def test_what_cannot_be_afforded_whole_is_not_begun() -> None:
     assert spent(first, 1e-5).epsilon < 0.8
     built = federation(crowd(6), variance, budget=Budget(0.8, 1e-5))
     with pytest.raises(BudgetExceeded):
-        tuner.tune(built, SPACE, np.random.default_rng(0))
+        tuner.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     assert len(built.ledger) == 0
 
 
@@ -180,7 +193,9 @@ def test_no_dense_cell_and_no_cluster_are_said(monkeypatch: pytest.MonkeyPatch) 
     tuner = Combine("dbscan", "dp", candidates=49, points=1)
     assert tacit.tune(scattered, SPACE, tuner, Budget(20.0, 1e-5)).note == NO_DENSE_CELL
     built = federation(hopeless, 2000.0)
-    outcome = Combine("dbscan", "dp", candidates=9).tune(built, SPACE, np.random.default_rng(0))
+    outcome = Combine("dbscan", "dp", candidates=9).tune(
+        ChargedQuestions(built), SPACE, np.random.default_rng(0)
+    )
     assert outcome.note == NO_POINTS
 
 

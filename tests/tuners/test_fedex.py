@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tacit.arrays import Array
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.events import SampledGaussian, compose
 from tacit.query import LocalTraining
@@ -89,7 +90,7 @@ def test_in_clear_good_configurations_become_likely() -> None:
         secure="plain",
         roster=False,
     )
-    outcome = method.tune(built, SPACE, np.random.default_rng(0))
+    outcome = method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     assert 0.2 < float(outcome.config["rate"]) < 0.8
     assert outcome.weights is not None
     assert built.ledger.total().epsilon == math.inf
@@ -107,7 +108,7 @@ def test_privately_it_spends_what_it_said() -> None:
         secure="plain",
         roster=False,
     )
-    method.tune(built, SPACE, np.random.default_rng(0))
+    method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(0))
     assert 3.9 < built.ledger.total().epsilon <= 4.0
 
 
@@ -145,9 +146,9 @@ def test_record_level_is_priced_as_such() -> None:
     records = RecordSteps(rate=0.2, steps=5)
     method = FedEx(start, rounds=4, candidates=5, mode="record", records=records)
     run = built(method, Budget(3.0, 1e-5), record_level=True)
-    method.tune(run, SPACE, np.random.default_rng(1))
+    method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     total = run.ledger.total()
-    assert (total.unit, total.relation) == ("record", "add-or-remove-one")
+    assert (total.unit, total.relation) == ("record", "replace-one")
     assert 2.9 < total.epsilon <= 3.0
     assert [c.label.split()[0] for c in run.ledger.charges()] == ["losses", "training"] * 4
 
@@ -156,13 +157,13 @@ def test_a_federation_of_clients_does_not_take_record_level_for_its_own() -> Non
     method = FedEx(start, rounds=2, candidates=5, mode="record")
     run = built(method, Budget(3.0, 1e-5))
     with pytest.raises(Exception, match="would bring epsilon to inf"):
-        method.tune(run, SPACE, np.random.default_rng(1))
+        method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
 
 
 def test_rewards_only_is_labelled_and_costs_infinity_but_losses_keep_their_epsilon() -> None:
     method = FedEx(start, rounds=4, candidates=5, mode="rewards-only", reward_epsilon=2.0)
     run = built(method, INFINITE)
-    outcome = method.tune(run, SPACE, np.random.default_rng(1))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(1))
     assert outcome.note == REWARDS_ONLY_NOTE
     assert run.ledger.total().epsilon == math.inf
     noisy = [c.event for c in run.ledger.charges() if c.label.startswith("losses")]
@@ -191,5 +192,5 @@ def test_with_little_noise_on_losses_good_configurations_become_likely() -> None
         loss_clip=4.0,
     )
     run = built(method, INFINITE, clients=120, kind=Restless)
-    outcome = method.tune(run, SPACE, np.random.default_rng(0))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     assert 0.2 < float(outcome.config["rate"]) < 0.8

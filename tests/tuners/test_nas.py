@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Examples
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, spent
@@ -68,7 +69,7 @@ def built(method: Feathers, budget: Budget, space: Space = SPACE, **more: Any) -
 
 def test_search_then_evaluation_of_what_was_found() -> None:
     run = built(FEATHERS, INFINITE)
-    outcome = FEATHERS.tune(run, SPACE, np.random.default_rng(0))
+    outcome = FEATHERS.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     assert [note.what for note in run.rounds] == [
         *("rewards", "training", "training"),
         *("rewards", "training", "training", "training"),
@@ -84,7 +85,7 @@ def test_search_then_evaluation_of_what_was_found() -> None:
 def test_with_one_configuration_it_is_federated_darts() -> None:
     method = replace(FEATHERS, fixed=DARTS)
     run = built(method, INFINITE)
-    outcome = method.tune(run, SPACE, np.random.default_rng(0))
+    outcome = method.tune(ChargedQuestions(run), SPACE, np.random.default_rng(0))
     assert (method.name, FEATHERS.name) == ("darts", "feathers")
     assert [note.what for note in run.rounds] == ["training"] * 5
     assert outcome.config == DARTS
@@ -101,7 +102,7 @@ def test_both_stages_are_paid_from_one_budget(mode: str, unit: str) -> None:
     )
     budget = Budget(6.0, 1e-5)
     run = built(method, budget, CALM, record_level=mode == "record")
-    method.tune(run, CALM, np.random.default_rng(0))
+    method.tune(ChargedQuestions(run), CALM, np.random.default_rng(0))
     total = run.ledger.total()
     declared = spent(method.event(CALM, run.variance), 1e-5).epsilon
     assert 5.0 < total.epsilon <= declared <= 6.0
@@ -114,4 +115,4 @@ def test_a_network_larger_than_the_one_declared_for_is_refused() -> None:
 
     method = replace(FEATHERS, start=larger)
     with pytest.raises(ValueError, match="for which the noise was declared"):
-        method.tune(built(method, INFINITE), SPACE, np.random.default_rng(0))
+        method.tune(ChargedQuestions(built(method, INFINITE)), SPACE, np.random.default_rng(0))

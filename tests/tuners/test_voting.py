@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import BordaVotes, TopVotes
@@ -42,7 +43,7 @@ def voters(method: Vote, clients: Sequence[Client], share: float = 1.0) -> Feder
 
 def tuned(method: Vote, clients: int = 40) -> tuple[Any, Any]:
     built = voters(method, [FunctionClient(loss) for _ in range(clients)])
-    return method.tune(built, SPACE, np.random.default_rng(1)), built
+    return method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(1)), built
 
 
 def test_a_borda_ballot_ranks_the_best() -> None:
@@ -110,7 +111,7 @@ def test_nothing_is_asked_if_the_run_off_could_not_be_paid() -> None:
     method = Vote(votes=3, candidates=30, run_off=RunOff())
     built = voters(method, [FunctionClient(loss) for _ in range(10)], share=0.5)
     with pytest.raises(Exception, match="would bring epsilon to"):
-        method.tune(built, SPACE, np.random.default_rng(1))
+        method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(1))
     assert not built.ledger.charges()
 
 
@@ -138,7 +139,7 @@ def test_both_votes_are_cross_validated_and_the_ledger_does_not_move() -> None:
         method = Vote(3, 20, run_off=RunOff(2), folds=folds)
         clients = [Careful(loss) for _ in range(10)]
         built = voters(method, clients)
-        method.tune(built, SPACE, np.random.default_rng(1))
+        method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(1))
         assert all(client.asked == [folds] * 2 * (folds > 1) for client in clients)
         events.append([charge.event for charge in built.ledger.charges()])
     assert events[0] == events[1]
@@ -155,7 +156,7 @@ def test_a_tally_without_structure_is_left_as_it_is() -> None:
 
     method = Vote(votes=2, candidates=40, smooth=True)
     built = voters(method, [FunctionClient(taste) for _ in range(200)])
-    outcome = method.tune(built, SPACE, np.random.default_rng(2))
+    outcome = method.tune(ChargedQuestions(built), SPACE, np.random.default_rng(2))
     assert outcome.note.startswith("the plain tally decided")
     assert taste(outcome.config) <= sorted(map(taste, outcome.candidates))[1]
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from tacit.bench.claims import claim
 from tacit.bench.pieces import Workplace
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Dataset, Examples
 from tacit.data.partitions import deal
 from tacit.data.skews import ADADP_PAIRS, ClassPairs
@@ -156,7 +157,7 @@ def trained(
         rule = Adaptive(tolerance, printed=method == "adaptive-printed")
         tuner = AdaptiveRate(task.initial, rounds, 1, rule, rate, mode="clear")
         space = Space({"learning_rate": Float(1e-9, 1e9, log=True)})
-        outcome = tuner.tune(federation, space, np.random.default_rng(0))
+        outcome = tuner.tune(ChargedQuestions(federation), space, np.random.default_rng(0))
         if outcome.weights is None:
             raise RuntimeError("the method trains, so there are weights")
         return outcome.weights, float(outcome.config["learning_rate"])

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tacit.bench.pieces import Workplace
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.sources import load
 from tacit.federation import local_federation
 from tacit.privacy.accounting import Budget
@@ -110,7 +111,9 @@ def one(
         trains=True,
     )
     if both:
-        weights = both.training.train(federation, config, both.start, both.unit)
+        weights = both.training.train(
+            ChargedQuestions(federation), config, both.start, both.training_unit
+        )
     else:
         weights = federated_average(
             lambda query: federation.gather(query, "training"),

@@ -19,17 +19,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tacit.bench.claims import claim
-from tacit.cores import cores
 from tacit.grids import grid
 from tacit.journal import Journal, machine
 from tacit.optima import (
@@ -44,8 +41,9 @@ from tacit.optima import (
 from tacit.sgd import Floats, scores
 from tacit.space import Config, Float, Space
 from tacit.surfaces import local_models, sgm, sgm_u
-from tacit.table_maker import federated, one_core, one_seed
+from tacit.table_maker import federated, one_seed
 from tacit.tables import Recipe
+from tacit.workers import worker_processes
 
 SEEDS = 3
 AXES = ("server_learning_rate", "server_momentum")
@@ -121,8 +119,7 @@ def run(
         progress(finished[0], total)
 
     progress(0, total)
-    context = get_context("spawn")
-    with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
+    with worker_processes() as pool:
         journal.complete(pool, tables, done)
         trained = {
             piece("chosen", recipe, seed): partial(

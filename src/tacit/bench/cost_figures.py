@@ -126,6 +126,36 @@ def speed(result: Mapping[str, Any]) -> list[Plot]:
     return plots
 
 
+def noise(result: Mapping[str, Any]) -> list[Plot]:
+    """A step with noise of either kind, for every model."""
+    rows = result["rows"]
+    steps = {"a step, beside one with single-precision noise": _column(rows, "ratio")}
+    plot = _bars([row["model"] for row in rows], steps, "times as long", lying=True)
+    words = "Below 1: noise without holes is the faster one."
+    return [Plot("A step of DP-SGD with rounded normals", plot, words, records(rows))]
+
+
+def ledger(result: Mapping[str, Any]) -> list[Plot]:
+    """What a charge and a verification take, by the length of a ledger."""
+    rows = result["rows"]
+    sizes = sorted({row["lines"] for row in rows})
+    panels = {
+        title: {
+            kind: [row[key] for row in rows if row["releases"] == kind]
+            for kind in ("alike", "distinct")
+        }
+        for title, key in (
+            ("first charge, s", "first_seconds"),
+            ("next charge, s", "next_seconds"),
+            ("verify, s", "verify_seconds"),
+        )
+    }
+    words = "Releases that are all alike, or all different. The first charge is a fresh process's."
+    return [
+        Plot("A ledger of so many charges", _lines(sizes, "charges", panels), words, records(rows))
+    ]
+
+
 def _lines(
     along: Sequence[float], what: str, panels: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> Figure:

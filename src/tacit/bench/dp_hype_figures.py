@@ -4,12 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from tacit.page import COLOURS, GREY, Plot, arrange, records
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+
+class _Recipe(TypedDict):
+    data: str
+    partition: str
+    alpha: float
+    clients: int
+    network: NotRequired[str]
+    examples: NotRequired[int]
+    grid: NotRequired[str]
+
+
+class _Interval(TypedDict):
+    mean: float
+    low: float
+    high: float
+
+
+class _Histogram(TypedDict):
+    edges: Annotated[list[float], Meta(min_length=2)]
+    candidates: list[float]
+
+
+class Drawn(TypedDict):
+    """What a result has to hold to be drawn."""
+
+    recipe: _Recipe
+    votes: int
+    delta: float
+    opt: _Interval
+    randguess: _Interval
+    vote: dict[str, _Interval]
+    vote_published_noise: dict[str, _Interval]
+    histogram: _Histogram
+
 
 _OURS, _PUBLISHED, _BEST, _GUESS = *COLOURS[:3], GREY
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.combining import EXACT_STEPS, CellCounts, ClusterSums, Kept, LocalBest
 from tacit.federation import local_federation
 from tacit.journal import Journal, machine
@@ -40,6 +39,7 @@ from tacit.space import Config, Float, Space
 from tacit.task import FunctionClient
 from tacit.tuners.combine import Combine
 from tacit.tuners.tuner import noise_for
+from tacit.workers import end_with_parent, worker_processes
 
 CLIENTS = (10, 20, 50, 100)
 QUICK_CLIENTS = (3, 10)
@@ -70,7 +70,7 @@ def run(
     for done, (piece, (measure, arguments)) in enumerate(work.items()):
         progress(done, len(work))
         if piece not in journal.pieces:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            with worker_processes(1, end_with_parent) as pool:
                 journal.add(piece, pool.submit(measure, *arguments).result())
     progress(len(work), len(work))
     found = {piece: journal.pieces[piece] for piece in work}
@@ -114,7 +114,7 @@ def protocol(strategy: str, clients: int, epsilon: float) -> dict[str, Any]:
             journal=journal,
         )
         begin = time.perf_counter()
-        outcome = tuner.tune(federation, SPACE, np.random.default_rng(0))
+        outcome = tuner.tune(ChargedQuestions(federation), SPACE, np.random.default_rng(0))
         seconds = time.perf_counter() - begin
     opened = [np.array(piece["value"]) for piece in journal.pieces.values()]
     errors = _errors(strategy, members, opened) if math.isinf(epsilon) else {}

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tacit.data.examples import Dataset, split_validation
+from tacit.charged_questions import ChargedQuestions
+from tacit.data.examples import Dataset, client_key, split_validation
 from tacit.data.partitions import deal, partition
 from tacit.data.sources import load
 from tacit.federation import Federation, local_federation
@@ -128,7 +129,9 @@ def _feathers(
 ) -> list[dict[str, Any]]:
     """The whole method; and its network once more, trained without the bandit."""
     begin = time.process_time()
-    outcome = searcher(setup, task, None).tune(federation, SPACE, np.random.default_rng(seed))
+    outcome = searcher(setup, task, None).tune(
+        ChargedQuestions(federation), SPACE, np.random.default_rng(seed)
+    )
     seconds = time.process_time() - begin
     history = [{"what": n.what, "config": n.config, "reward": n.reward} for n in federation.rounds]
     begin = time.process_time()
@@ -150,7 +153,7 @@ def _darts(
     """Federated DARTS; and FedEx on the network that it found."""
     begin = time.process_time()
     method = searcher(setup, task, DARTS)
-    outcome = method.tune(federation, SPACE, np.random.default_rng(seed))
+    outcome = method.tune(ChargedQuestions(federation), SPACE, np.random.default_rng(seed))
     seconds = time.process_time() - begin
     begin = time.process_time()
     fixed: Config = {ARCHITECTURE: outcome.architecture}
@@ -162,7 +165,7 @@ def _darts(
         mode="clear",
         fixed=fixed,
     )
-    tuned = fedex.tune(federation, own, np.random.default_rng(seed))
+    tuned = fedex.tune(ChargedQuestions(federation), own, np.random.default_rng(seed))
     return [
         row("darts", task, data, outcome.weights, outcome.architecture, seconds),
         row("fedex", task, data, tuned.weights, outcome.architecture, time.process_time() - begin),
@@ -266,7 +269,9 @@ def federated(
     rng = np.random.default_rng(seed)
     parts = deal(data, partition(skew, percent=66.0, smallest=4), clients, rng)
     members = [
-        task.client(*split_validation(part, 0.25, rng), seed=1000 * seed + number)
+        task.client(
+            *split_validation(part, 0.25, client_key(seed, number)), seed=1000 * seed + number
+        )
         for number, part in enumerate(parts)
     ]
     return local_federation(
@@ -305,7 +310,7 @@ def one_fraud(setup: Setup, data_dir: Path | None, seed: int, epsilon: float) ->
         variance = ideal_noise(lambda v: method.event(SPACE, v), epsilon, 1e-5)
     budget = Budget(math.inf, 1e-5)
     federation = federated(task, data, "iid", setup.fraud_clients, seed, budget, variance)
-    outcome = method.tune(federation, SPACE, np.random.default_rng(seed))
+    outcome = method.tune(ChargedQuestions(federation), SPACE, np.random.default_rng(seed))
     if outcome.weights is None:
         raise RuntimeError("the method trains, so there are weights")
     test = data.standardise(data.test)

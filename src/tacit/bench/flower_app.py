@@ -15,6 +15,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.endpoint import Endpoint
 from tacit.files import write_whole
 from tacit.flower.channel import FlowerChannel
@@ -79,7 +80,7 @@ def main(grid: Grid, context: Context) -> None:
         raise TypeError(f"found a {type(channel).__name__}")
     seconds = empty_rounds(channel, int(str(config["rounds"])))
     begun = time.perf_counter()
-    Vote(VOTES, CANDIDATES).tune(federation, _SPACE, np.random.default_rng(1))
+    Vote(VOTES, CANDIDATES).tune(ChargedQuestions(federation), _SPACE, np.random.default_rng(1))
     found = {
         "empty_seconds": seconds,
         "vote_seconds": time.perf_counter() - begun,

@@ -167,6 +167,16 @@ PAGES: dict[str, tuple[str, str, Callable[[Data], list[Plot]]]] = {
         "Messages, bytes and seconds of a private vote over Flower, beside empty messages.",
         cost_figures.flower,
     ),
+    "ledger": (
+        "Ledgers of many lines",
+        "What a charge and a verification take, by the length of a ledger.",
+        cost_figures.ledger,
+    ),
+    "noise": (
+        "Noise without holes",
+        "A step of DP-SGD with rounded normals, against one with single-precision noise.",
+        cost_figures.noise,
+    ),
     "pareto": (
         "Privacy and utility",
         "Fronts of private algorithms: a model's proposals against chance and a grid.",

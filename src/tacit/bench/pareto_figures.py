@@ -118,7 +118,7 @@ def selection(result: Mapping[str, Any]) -> list[Plot]:
         plot.update_yaxes(title_text="test accuracy", rangemode="tozero")
         words = (
             f"All at ε = {result['setup']['epsilon']:g} and δ = {result['setup']['delta']:g} (per "
-            "record, add-or-remove-one) for those who see the result alone; bars are one standard "
+            "record, replace-one) for those who see the result alone; bars are one standard "
             "deviation."
         )
         rows = [row for row in (*result["rows"], *result["adaptive"]) if row["data"] == data]

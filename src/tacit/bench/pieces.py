@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tacit.cores import cores
 from tacit.data.sources import load
 from tacit.journal import Journal, machine
-from tacit.table_maker import one_core
+from tacit.workers import worker_processes
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,7 @@ class Workplace:
             self.progress(finished[0], len(work))
 
         self.progress(0, len(work))
-        context = get_context("spawn")
-        with ProcessPoolExecutor(cores(), mp_context=context, initializer=one_core) as pool:
+        with worker_processes() as pool:
             journal.complete(pool, work, done)
         found = {piece: journal.pieces[piece] for piece in work}
         about = {

@@ -21,10 +21,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +37,7 @@ from tacit.sgd import Floats
 from tacit.space import Config
 from tacit.torch_task import TorchClient, TorchTask
 from tacit.wording import log_ticks
+from tacit.workers import end_with_parent, worker_processes
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -219,7 +218,7 @@ def _seconds(curve: str, size: int, setup: Setup) -> float:
 
 def _megabytes(curve: str, size: int, setup: Setup) -> float:
     megabytes = setup.megabytes if curve == "bounded memory" else NO_BOUND
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with worker_processes(1, end_with_parent) as pool:
         peak = pool.submit(_peak_megabytes, setup.memory_net, size, megabytes).result()
     return max(_LEAST_MEGABYTES, peak)
 

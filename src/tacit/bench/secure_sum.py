@@ -15,18 +15,14 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from tacit.cores import cores
-from tacit.endpoint import Endpoint, Waiting
+from tacit.endpoint import Endpoint
 from tacit.federation import Federation, LocalChannel, local_federation
 from tacit.journal import Journal, machine, resident_megabytes
 from tacit.privacy.accounting import Budget
@@ -39,7 +35,9 @@ from tacit.secure.messages import Shared, Shares, pack, unpack_reply, unpack_sta
 from tacit.secure.protocol import TooFewClients
 from tacit.secure.setup import dealing_digest, dealing_text, seed_hash
 from tacit.space import Config
+from tacit.states import Waiting, from_bytes
 from tacit.task import FunctionClient
+from tacit.workers import end_with_parent, worker_processes
 
 SIZES = (50, 100, 250, 1000, 3000)
 QUICK_SIZES = (50, 100)
@@ -82,8 +80,8 @@ class JunkDealer(Endpoint):
         shares = unpack_reply(Shares, reply)
         if shares is None or self.identity is None:
             return following, reply
-        waiting = msgspec.msgpack.decode(following, type=Waiting)
-        shared = unpack_state(waiting.sum_state)
+        waiting = from_bytes(following)
+        shared = unpack_state(waiting.sum_state) if isinstance(waiting, Waiting) else None
         if not isinstance(shared, Shared):
             return following, reply
         size = len(next(iter(shares.boxes.values())))
@@ -119,11 +117,11 @@ def run(
     for clients, setting in timed:  # one after the other, so that times are of a machine at rest
         piece = f"{clients} clients, {setting}"
         if piece not in journal.pieces:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            with worker_processes(1, end_with_parent) as pool:
                 journal.add(piece, pool.submit(measure, clients, setting).result())
         count(piece)
     work = {piece: partial(opens, *which) for piece, which in lossy.items()}
-    with ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool:
+    with worker_processes(prepare=end_with_parent) as pool:
         journal.complete(pool, work, count)
     points = [journal.pieces[f"{clients} clients, {setting}"] for clients, setting in timed]
     return {

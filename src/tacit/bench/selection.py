@@ -111,8 +111,7 @@ def examples_of(data_dir: Path | None, name: str) -> tuple[Examples, Examples, E
     """Training, validation and test examples."""
     data = load(name, data_dir)
     own = data.standardise(data.train)
-    rng = np.random.default_rng(0)
-    return (*split_validation(own, 0.25, rng), data.standardise(data.test))
+    return (*split_validation(own, 0.25, key=0), data.standardise(data.test))
 
 
 def rates(count: int) -> list[float]:

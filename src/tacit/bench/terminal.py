@@ -210,7 +210,7 @@ def print_selection(result: dict[str, Any]) -> None:
     console.print(table)
     setup = result["setup"]
     console.print(
-        f"All at ε = {setup['epsilon']:g}, δ = {setup['delta']:g} (per record, add-or-remove-one) "
+        f"All at ε = {setup['epsilon']:g}, δ = {setup['delta']:g} (per record, replace-one) "
         "for those who see the result alone."
     )
 
@@ -366,6 +366,45 @@ def print_flower(result: dict[str, Any]) -> None:
     Console(highlight=False).print(table)
 
 
+def print_ledger(result: dict[str, Any]) -> None:
+    """What a ledger's length costs, and how long rivals wait."""
+    table = Table(title="A ledger of so many charges")
+    for heading in ("charges", "releases", "first charge, s", "next, s", "verify, s"):
+        table.add_column(heading, justify="right")
+    for row in result["rows"]:
+        taken = [row[f"{what}_seconds"] for what in ("first", "next", "verify")]
+        cells = (f"{seconds:.3f}" for seconds in taken)
+        table.add_row(f"{row['lines']:,}", row["releases"], *cells)
+    Console(highlight=False).print(table)
+    found = result["rivals"]
+    Console(highlight=False).print(
+        f"{found['processes']} processes charged {found['charges_each']:,} times each: "
+        f"{found['recorded']:,} charges recorded, the longest wait was "
+        f"{found['longest_wait_seconds']:.2f} s."
+    )
+
+
+def print_noise(result: dict[str, Any]) -> None:
+    """What noise without holes costs a step."""
+    table = Table(title="A step of DP-SGD with rounded normals")
+    table.add_column("model", no_wrap=True)
+    for heading in ("lot", "places", "step, ms", "noise", "before", "times as long"):
+        table.add_column(heading, justify="right")
+    for row in result["rows"]:
+        milliseconds = [row[f"{what}_milliseconds"] for what in ("step", "noise", "before")]
+        table.add_row(
+            row["model"],
+            str(row["lot"]),
+            f"{row['places'] * row['lot']:.0f}",
+            *(f"{value:.1f}" for value in milliseconds),
+            f"{row['ratio']:.2f}",
+        )
+    table.caption = (
+        "Places: rows computed for a lot. Before: single-precision noise, which has holes."
+    )
+    Console(highlight=False).print(table)
+
+
 PRINTED: dict[str, Callable[[dict[str, Any]], None]] = {
     "adaptive": print_adaptive,
     "averaging": print_averaging,
@@ -375,6 +414,8 @@ PRINTED: dict[str, Callable[[dict[str, Any]], None]] = {
     "encrypted": print_encrypted,
     "feathers": print_feathers,
     "flower": print_flower,
+    "ledger": print_ledger,
+    "noise": print_noise,
     "pareto": print_pareto,
     "scaling": print_scaling,
     "secure-sum": print_secure_sum,

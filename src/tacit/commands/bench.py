@@ -7,10 +7,7 @@ and prints tables, or the JSON. A new one needs its line in :data:`tacit.bench.p
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,9 +21,12 @@ from tacit.bench import (
     ballots,
     combine,
     dp_hype,
+    dp_hype_figures,
     encrypted,
     feathers,
     feathers_runs,
+    ledger,
+    noise,
     pareto,
     scaling,
     selection,
@@ -52,15 +52,18 @@ from tacit.commands.options import (
     Rounds,
     Seeds,
     TestCount,
+    filling,
     whole,
 )
 from tacit.commands.tables import make_table
-from tacit.files import json_text, write_whole
-from tacit.page import versions
+from tacit.files import json_text, read_json, write_whole
+from tacit.page import command_line, versions
 from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import counting_bar, print_json
 
 Out = Annotated[Path, typer.Option(help="Folder for results, page and journal.")]
+
+_GO_ON = "Go on with the same command"
 
 app = typer.Typer(help="The papers' experiments, and our measurements.", no_args_is_help=True)
 
@@ -94,7 +97,7 @@ def bench_votes(
     if quick and repetitions is not None:
         raise ValueError(f"found --quick and --repetitions {repetitions}; allowed is one of them")
     chosen = votes_bench.QUICK_REPETITIONS if quick else votes_bench.REPETITIONS
-    with counting_bar("simulated votes") as progress:
+    with _bar("simulated votes", out) as progress:
         result = votes_bench.run(
             chosen if repetitions is None else repetitions, seed, out, progress
         )
@@ -140,7 +143,7 @@ def bench_secure_sum(
     bench = secure_sum_bench
     sizes = bench.QUICK_SIZES if quick else bench.SIZES
     lossy = bench.QUICK_LOSSY_SUMS if quick else bench.LOSSY_SUMS
-    with counting_bar("sums") as progress:
+    with _bar("sums", out) as progress:
         result = bench.run(sizes, lossy, out, progress)
     _finish(result, out, as_json=as_json)
 
@@ -200,8 +203,9 @@ def bench_dp_hype(
         rounds=rounds,
         seeds=seeds,
     )
-    table = _table(recipe, data_dir, out, fresh=fresh)
-    _finish(dp_hype.run(table, repeats), out, as_json=as_json, stem=recipe.name)
+    with filling(out, _GO_ON):
+        result = dp_hype.run(_table(recipe, data_dir, out, fresh=fresh), repeats)
+    _finish(result, out, as_json=as_json, stem=recipe.name)
 
 
 def _table(recipe: Recipe, data_dir: Path | None, out: Path, *, fresh: bool) -> ScoreTable:
@@ -261,7 +265,7 @@ def bench_combine(
     recipes = combine.quick() if quick else wanted
     if quick:
         seeds = min(seeds, 2)
-    with counting_bar("pieces") as progress:
+    with _bar("pieces", out) as progress:
         result = combine.run(recipes, seeds, data_dir, out, progress)
     _finish(result, out, as_json=as_json)
 
@@ -303,7 +307,7 @@ def bench_encrypted(
     if any(number < 2 for number in asked):
         raise ValueError(f"--clients is {min(asked)}; allowed is 2 and above")
     sizes = tuple(asked) or (encrypted.QUICK_CLIENTS if quick else encrypted.CLIENTS)
-    with counting_bar("measurements") as progress:
+    with _bar("measurements", out) as progress:
         result = encrypted.run(sizes, not quick and not asked, out, progress)
     _finish(result, out, as_json=as_json)
 
@@ -451,7 +455,7 @@ def bench_flower(
     Example: tacit bench flower --quick
     """
     sizes = flower_bench.QUICK_SIZES if quick else flower_bench.SIZES
-    with counting_bar("sizes") as progress:
+    with _bar("sizes", out) as progress:
         result = flower_bench.run(sizes, deployed, out, progress)
     _finish(result, out, as_json=as_json)
 
@@ -472,8 +476,44 @@ def bench_speed(
 
     Example: tacit bench speed --quick
     """
-    with counting_bar("rows") as progress:
+    with _bar("rows", out) as progress:
         result = speed.run(quick, data_dir, out, progress)
+    _finish(result, out, as_json=as_json)
+
+
+@app.command("ledger")
+def bench_ledger(
+    quick: Annotated[bool, typer.Option("--quick", help="Short ledgers, fewer charges.")] = False,
+    out: Out = Path("tacit-runs/bench-ledger"),
+    as_json: AsJson = False,
+) -> None:
+    """What a ledger's length costs, and how long processes wait that charge it at once.
+
+    Continues after a kill. Writes ledger.json and ledger.html to the folder. Measure on a quiet
+    machine.
+
+    Example: tacit bench ledger --quick
+    """
+    with _bar("ledgers", out) as progress:
+        result = ledger.run(quick, out, progress)
+    _finish(result, out, as_json=as_json)
+
+
+@app.command("noise")
+def bench_noise(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and repetitions.")] = False,
+    out: Out = Path("tacit-runs/bench-noise"),
+    as_json: AsJson = False,
+) -> None:
+    """What noise without holes costs a step of DP-SGD, against single-precision noise.
+
+    Continues after a kill. Writes noise.json and noise.html to the folder. Measure on a quiet
+    machine.
+
+    Example: tacit bench noise --quick
+    """
+    with _bar("models", out) as progress:
+        result = noise.run(quick, out, progress)
     _finish(result, out, as_json=as_json)
 
 
@@ -489,15 +529,22 @@ def bench_scaling(
 
     Example: tacit bench scaling --quick
     """
-    with counting_bar("points") as progress:
+    with _bar("points", out) as progress:
         result = scaling.run(quick, out, progress)
     _finish(result, out, as_json=as_json)
 
 
 @contextmanager
 def _place(unit: str, data_dir: Path | None, out: Path) -> Iterator[Workplace]:
-    with counting_bar(unit) as progress:
+    with _bar(unit, out) as progress:
         yield Workplace(data_dir, out, progress)
+
+
+@contextmanager
+def _bar(unit: str, out: Path) -> Iterator[Callable[[int, int], None]]:
+    """Measuring in a folder that nobody else writes in, with a bar."""
+    with filling(out, _GO_ON), counting_bar(unit) as progress:
+        yield progress
 
 
 def _one_of(**flags: bool) -> None:
@@ -512,7 +559,7 @@ def _finish(result: dict[str, Any], out: Path, *, as_json: bool, stem: str = "")
     shows all that are in the folder.
     """
     name = result["bench"]
-    command = shlex.join(["tacit", *sys.argv[1:]])
+    command = command_line()
     result = {**result, "command": command, "versions": versions()}
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / f"{stem or name}.json", json_text(result) + "\n")
@@ -526,5 +573,11 @@ def _finish(result: dict[str, Any], out: Path, *, as_json: bool, stem: str = "")
 
 
 def _recorded(name: str, out: Path) -> Sequence[dict[str, Any]]:
-    found = [revived(json.loads(path.read_text())) for path in sorted(out.glob("*.json"))]
-    return [result for result in found if result.get("bench") == name]
+    """All settings of a benchmark that are in a folder."""
+    found = []
+    for path in sorted(out.glob("*.json")):
+        result = read_json(path, "the result of a benchmark", dict[str, Any])
+        if result.get("bench") == name:
+            read_json(path, "a setting that is drawn", dp_hype_figures.Drawn)
+            found.append(revived(result))
+    return found

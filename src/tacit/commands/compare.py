@@ -21,6 +21,7 @@ from tacit.commands.options import (
     DataDir,
     PlanFile,
     data_dir_change,
+    filling,
     fresh_folder,
     number,
     whole,
@@ -31,7 +32,7 @@ from tacit.contenders import CONTENDERS, chosen
 from tacit.plan import load_plan
 from tacit.privacy.accounting import Budget
 from tacit.tables import ScoreTable
-from tacit.terminal import interruptible, print_json, progress_bars, stage_bars, working
+from tacit.terminal import print_json, progress_bars, stage_bars, working
 
 _WIDTH = 100
 _QUICK_RUNS = 3
@@ -101,13 +102,13 @@ def compare(
     """
     contenders = chosen(methods)
     folder = out or fresh_folder("compare")
-    hint = f"What was compared is kept. Go on with the same command and --out {folder}"
+    go_on = f"Go on with the same command and --out {folder}"
     if table:
         given = {"a plan": plan_file, "--set": changes, "--data-dir": data_dir}
         _only_without("--table", given)
         budget = Budget(1.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta)
         few = _QUICK_RUNS if quick else compare_tables.RUNS
-        with interruptible(hint), _bars() as (told, _):
+        with filling(folder, go_on), _bars() as (told, _):
             result = compare_tables.run(
                 _table(table), contenders, budget, few if seeds is None else seeds, folder, told
             )
@@ -115,7 +116,7 @@ def compare(
         _only_without("a plan, which says both,", {"--epsilon": epsilon, "--delta": delta})
         plan = load_plan(plan_file, [*(changes or []), *data_dir_change(data_dir)])
         plan = comparison.quick(plan) if quick else plan
-        with interruptible(hint), _bars() as (told, stages):
+        with filling(folder, go_on), _bars() as (told, stages):
             result = comparison.run(
                 plan, contenders, 1 if seeds is None else seeds, folder, told, stages
             )

@@ -12,6 +12,7 @@ import typer
 from tacit.commands.options import AsJson, Delta, Epsilon, LedgerFile
 from tacit.membership import Membership
 from tacit.privacy.accounting import Budget
+from tacit.privacy.filters import announced_step, split_ladder
 from tacit.privacy.ledger import Ledger
 from tacit.receipts import (
     Disagreement,
@@ -32,13 +33,24 @@ def ledger_create(
     federation: Annotated[str, typer.Option(help="Whose ledger it is.")],
     epsilon: Epsilon,
     delta: Delta,
+    ladder: Annotated[
+        str,
+        typer.Option(
+            metavar="E1,E2,..",
+            help="Every epsilon that the budget may be raised to, from --epsilon on.",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Begin a federation's ledger with its lifetime budget.
 
+    With --ladder, announce now which larger budgets may follow: raising the budget to one of them
+    after looking at results stays within the proof. Every step gets an equal share of delta.
+
     Example: tacit ledger create clinics.sqlite --federation clinics --epsilon 4 --delta 1e-5
     """
-    ledger = Ledger.create(path, federation, Budget(epsilon, delta))
+    budget = Budget(epsilon, delta)
+    ledger = Ledger.create(path, federation, budget, _steps(ladder, budget))
     print_ledger(ledger, as_json=as_json)
 
 
@@ -52,16 +64,23 @@ def ledger_amend(
 ) -> None:
     """Set another budget from now on; the old one stays on record.
 
+    A budget that is raised after a charge, and was not announced as a step of the ladder, leaves
+    no epsilon that can be quoted without saying so.
+
     Example: tacit ledger amend clinics.sqlite --epsilon 6 --delta 1e-5 --reason "board, 3 May"
     """
-    ledger = Ledger(path)
-    ledger.amend(Budget(epsilon, delta), reason)
+    ledger, budget = Ledger(path), Budget(epsilon, delta)
+    ledger.amend(budget, reason)
     print_ledger(ledger, as_json=as_json)
+    if not as_json and ledger.ladder:
+        step = announced_step(budget, ledger.ladder)
+        where = f"is step {step} of" if step else "is not on"
+        typer.echo(f"The new budget {where} the ladder that was announced with the ledger.")
 
 
 @app.command("show")
 def ledger_show(path: LedgerFile, as_json: AsJson = False) -> None:
-    """Every charge, the lifetime total and what is left.
+    """Every charge, the lifetime total, and which epsilon may be quoted when.
 
     Example: tacit ledger show clinics.sqlite
     """
@@ -102,7 +121,7 @@ def ledger_verify(
         findings = _findings(ledger, transcripts or [], roster)
         audit = _audit(ledger, receipts or [], None if findings and not receipts else roster)
         problems = ledger.verify()
-    lines = len(ledger)
+    lines = len(ledger.intact() if problems else ledger)
     unfit = [finding for finding in findings if finding.problem]
     agreed = not problems and not (audit and audit.problems) and not unfit
     if as_json:
@@ -125,6 +144,19 @@ def ledger_verify(
             _print_findings(findings, unfit)
     if not agreed:
         raise typer.Exit(1)
+
+
+def _steps(ladder: str, budget: Budget) -> tuple[Budget, ...]:
+    """What ``--ladder`` announces."""
+    if not ladder.strip():
+        return ()
+    try:
+        epsilons = [float(part) for part in ladder.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--ladder is {ladder!r}; allowed are numbers with commas between them, such as 1,2,4"
+        ) from None
+    return split_ladder(epsilons, budget.delta)
 
 
 @dataclass(frozen=True)

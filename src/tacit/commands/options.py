@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from tacit.commands import completion
 from tacit.files import json_text
+from tacit.one_writer import writing
 from tacit.runs import RUNS
+from tacit.terminal import interruptible
 
 
 def whole(text: str) -> int:
@@ -37,6 +42,31 @@ def data_dir_change(folder: Path | None) -> list[str]:
 def fresh_folder(kind: str) -> Path:
     """A new folder for what a command is about to make."""
     return RUNS / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{kind}"
+
+
+def claim(folder: Path) -> None:
+    """Be the only process that writes in a folder until the command ends, if one is running."""
+    command = click.get_current_context(silent=True)
+    if command is not None:
+        command.with_resource(writing(folder))
+
+
+@contextmanager
+def filling(folder: Path, go_on: str) -> Iterator[None]:
+    """Work that leaves finished pieces in a folder; whoever interrupts it is told how to go on.
+
+    A command keeps the folder until it ends, since it writes its results there too.
+    """
+    claim(folder)
+
+    def hint() -> str:
+        journals = [*folder.glob("journal-*.jsonl"), *folder.glob("**/unfinished/journal-*.jsonl")]
+        if not any(path.stat().st_size for path in journals):
+            return "Nothing was finished, so nothing is kept."
+        return f"What was finished is kept in {folder}. {go_on}"
+
+    with writing(folder), interruptible(hint):
+        yield
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

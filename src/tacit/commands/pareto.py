@@ -15,7 +15,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from tacit import pareto_job
-from tacit.commands.options import AsJson, fresh_folder, number
+from tacit.commands.options import AsJson, filling, fresh_folder, number
 from tacit.pareto_plan import load_pareto_plan
 from tacit.terminal import print_json, progress_bars, working
 from tacit.wording import rounded_up
@@ -68,7 +68,7 @@ def run(
     wanted = [*(changes or []), *(["front.private=true"] if private_front else [])]
     plan = load_pareto_plan(plan_file, wanted)
     folder = out or fresh_folder("pareto")
-    with _bar() as progress:
+    with filling(folder, f"Go on with the same command and --out {folder}"), _bar() as progress:
         result = pareto_job.run(plan, folder, progress)
     if as_json:
         print_json(result)

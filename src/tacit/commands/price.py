@@ -16,8 +16,9 @@ from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import plan as vote_plan
 from tacit.privacy.planner import reward_plan
 from tacit.privacy.selection import SHAPES, Runs, selection_plan
-from tacit.strategy import POOR_LOSS, choose
+from tacit.strategy import POOR_LOSS, choose, counting
 from tacit.terminal import (
+    counting_words,
     plan_table,
     print_json,
     print_reward_plan,
@@ -122,7 +123,7 @@ def plan(
     if method == "selection":
         if shape not in SHAPES:
             raise ValueError(f"--shape is {shape!r}; allowed are {', '.join(SHAPES)}")
-        terms |= {"unit": "record", "relation": "add-or-remove-one"}
+        terms |= {"unit": "record", "relation": "replace-one"}
         with working("pricing"):
             run = selection_plan(Runs(mean_runs, SHAPES[shape]), rate, steps, budget)
         if as_json:
@@ -180,9 +181,12 @@ def _plan_chosen_vote(
     space = load_plan(None, ()).space
     with working("deciding which vote to hold"):
         found = choose(space, participation, budget, candidates)
+        count = space.count(candidates, found.vote.sampling)
+        counted = counting(found.vote, count, participation, budget)
     if terms is not None:
         told = {"vote": asdict(found.vote), "loss": found.loss, "published": found.published}
-        print_json({"privacy": terms, **told, "why": found.why})
+        abstentions = None if counted is None else asdict(counted)
+        print_json({"privacy": terms, **told, "why": found.why, "abstentions": abstentions})
         return
     console.print(
         f"[bold]A private vote[/bold]: {participation.clients} clients, {candidates} candidates, "
@@ -191,4 +195,5 @@ def _plan_chosen_vote(
     console.print(found.why)
     if found.loss > POOR_LOSS:
         console.print(f"[yellow]Warning:[/yellow] {found.warning}")
+    console.print(f"Abstentions {counting_words(counted)}.")
     console.print(f"For {', '.join(space.dimensions)} as in a plan without a space of its own.")

@@ -7,10 +7,11 @@ from typing import Protocol
 
 from rich.console import Console
 
+from tacit.commands.options import claim
 from tacit.federation import Progress, Watch
 from tacit.plan import TRAINING_METHODS, Plan, participation_of, settled
 from tacit.result import Result
-from tacit.runs import FINISHED, Outstanding, Run, outstanding
+from tacit.runs import FINISHED, Outstanding, Run, is_run, outstanding, run_in
 from tacit.terminal import (
     interruptible,
     print_json,
@@ -50,6 +51,8 @@ def go_on(run: Run, *, as_json: bool) -> None:
         console.print(f"{run.folder} is finished already; nothing is done, nothing is charged.")
         _print(run.result, run.folder, as_json=as_json)
         return
+    claim(run.folder)  # what is read from here on, nobody else changes
+    run = run_in(run.folder)
     with working("reading what was paid"):
         still = outstanding(run)
     if run.plan is None:  # outstanding() refused that
@@ -78,10 +81,15 @@ def announcement(run: Run, still: Outstanding) -> str:
 
 
 def _carry_out(plan: Plan, folder: Path, *, as_json: bool, resume: bool) -> None:
-    hint = (
-        "What was charged stays charged, and what was opened is in the journal. Go on with: tacit "
-        f"runs resume {folder}"
-    )
+
+    def hint() -> str:
+        if not is_run(folder):
+            return "Nobody was asked and nothing was charged."
+        return (
+            "What was charged stays charged, and what was opened is in the journal. Go on with: "
+            f"tacit runs resume {folder}"
+        )
+
     with interruptible(hint), progress_bars() as progress:
         result = _engine(plan.federation.engine)(
             plan, folder, stage_bars(progress), round_rows(progress), resume=resume

@@ -91,7 +91,9 @@ def show(run: RunFolder, as_json: AsJson = False) -> None:
         console.print(f"{found.opened} sum(s) opened so far, nothing chosen yet.")
     if found.why:
         console.print(f"{found.state.capitalize()}: {found.why}")
-    if found.state != "finished":
+    if found.writer is not None:
+        console.print(f"Being written now by {found.writer}.")
+    elif found.state != "finished":
         console.print(f"Go on with: tacit runs resume {found.folder}")
 
 
@@ -119,6 +121,8 @@ def compare(
     console = Console(highlight=False)
     table = Table("", *(escape(str(run.folder)) for run in pair), box=None, padding=(0, 2, 0, 0))
     table.add_row("state", *(run.state for run in pair))
+    if any(run.writer for run in pair):
+        table.add_row("written now by", *(_cell(run.writer and str(run.writer)) for run in pair))
     for key, (one, other) in {**found["plan"], **_named(found["config"])}.items():
         table.add_row(escape(key), escape(_cell(one)), escape(_cell(other)))
     table.add_row("accuracy", *map(_accuracy, found["accuracy"]))
@@ -192,7 +196,7 @@ def _table(where: Path, runs: list[Run]) -> Table:
         row = run.summary()
         table.add_row(
             escape(str(run.folder.relative_to(where))),
-            run.state,
+            f"{run.state}, runs now" if run.writer else run.state,
             escape(run.method),
             escape(row["data"] or _NONE),
             _accuracy(row["accuracy"]),

@@ -32,6 +32,8 @@ from tacit.commands.options import (
     Similarity,
     Smallest,
     TestCount,
+    claim,
+    filling,
 )
 from tacit.table_maker import make
 from tacit.tables import Recipe, ScoreTable, shipped
@@ -89,7 +91,8 @@ def make_(
         seeds=seeds,
         folds=folds,
     )
-    table = make_table(recipe, data_dir, out)
+    with filling(out, "Go on with the same command"):
+        table = make_table(recipe, data_dir, out)
     path = out / f"{recipe.name}.npz"
     if as_json:
         print_json({**summary(table), "file": str(path)})
@@ -99,6 +102,7 @@ def make_(
 
 def make_table(recipe: Recipe, data_dir: Path | None, out: Path) -> ScoreTable:
     """Make a table with a progress bar, and save it."""
+    claim(out)
     with counting_bar(f"training for {recipe.name}") as progress:
         table = make(recipe, data_dir, out / "unfinished", progress)
     table.save(out / f"{recipe.name}.npz")
@@ -196,10 +200,13 @@ def _print(table: ScoreTable, path: str | Path) -> None:
         soft_wrap=True,
     )
     made = table.made
+    most = made.get("peak_megabytes_a_core")  # unknown where a table was put together from others
+    memory = "" if most is None else f", at most {most:.0f} MB a core"
     console.print(
-        f"Trained in {made['core_seconds']:.0f} s of processor time, at most "
-        f"{made['peak_megabytes_a_core']:.0f} MB a core: {'; '.join(made['ways'])}",
+        f"Trained in {made['core_seconds']:.0f} s of processor time{memory}: "
+        f"{'; '.join(made['ways'])}",
         soft_wrap=True,
+        markup=False,
     )
     first_choices = np.sum(
         [

@@ -8,13 +8,13 @@ a file rests on https.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from tacit.data.folders import VARIABLE, Source, cache_folder
+from tacit.files import whole_file
 
 Progress = Callable[[str, int, int | None], None]
 """Called with the file's name, the bytes so far, and how many there will be, if that is known."""
@@ -52,25 +52,18 @@ def fetch_files(source: Source, progress: Progress, folder: Path | None = None) 
 
 
 def _download(url: str, md5: str, path: Path, progress: Progress) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     digest, done = hashlib.md5(usedforsecurity=False), 0
-    try:
-        with draft.open("wb") as file:
-            for chunk, total in _chunks(url):
-                file.write(chunk)
-                digest.update(chunk)
-                done += len(chunk)
-                progress(path.name, done, total)
-            file.flush()
-            os.fsync(file.fileno())  # what is loaded later is not checked again
+    with whole_file(path) as file:
+        for chunk, total in _chunks(url):
+            file.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(path.name, done, total)
         if digest.hexdigest() != md5:
             raise FetchFailed(
                 f"{url} gave {done} bytes with the MD5 checksum {digest.hexdigest()}; expected is "
                 f"{md5}. Nothing was kept: try again, and if it stays so, the file was replaced"
             )
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _chunks(url: str) -> Iterator[tuple[bytes, int | None]]:

@@ -82,16 +82,21 @@ def deal(
 ) -> list[Examples]:
     """Each client's training examples, standardised after the noise of a feature skew.
 
+    Where rows belong together, whole groups are dealt, each with the label of its first row, and
+    ``smallest`` counts groups. Dealing looks at labels: it makes up who holds what, and a guarantee
+    about records begins with what each client holds afterwards.
+
     >>> rows = Examples(np.full((4, 2), 0.5, dtype=np.float32), np.array([0, 1, 0, 1]))
     >>> toy = Dataset("toy", train=rows, test=rows, classes=("no", "yes"), bounds=(0.0, 1.0))
     >>> [part.labels.tolist() for part in deal(toy, Iid(), 2, np.random.default_rng(0))]
     [[0, 0], [1, 1]]
     """
-    places = partition.deal(dataset.train.labels, clients, rng)
+    whole = dataset.train
+    places = partition.deal(whole.labels[whole.first_rows], clients, rng)
     noise = feature_noise(partition, clients)
     parts = []
     for client, part in enumerate(places):
-        examples = dataset.train.take(part)
+        examples = whole.take_units(part)
         if noise is not None:
             examples = _noisy(examples, noise[client], dataset.bounds, rng)
         parts.append(dataset.standardise(examples))
@@ -107,4 +112,5 @@ def _noisy(
     features = examples.features + deviation * rng.standard_normal(
         examples.features.shape, dtype=np.float32
     )
-    return Examples(features if bounds is None else features.clip(*bounds), examples.labels)
+    clipped = features if bounds is None else features.clip(*bounds)
+    return Examples(clipped, examples.labels, examples.groups)

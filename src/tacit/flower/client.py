@@ -2,9 +2,9 @@
 
 A node's own configuration decides what it answers: ``--node-config 'tacit="/path/to/folder"'``
 names a member's folder (:mod:`tacit.membership`). With a roster in it, the node goes by its own
-number, its own list of peers, its own least noise and budget, and keeps its state and receipts
+number, its own list of peers, its own least noise and budget, and keeps its states and receipts
 there. Without a folder it takes the server's word, which the result calls an honest-but-curious
-server. It then makes a folder of its own, with a ledger and its state, below ``$TACIT_HOME``: were
+server. It then makes a folder of its own, with a ledger and its states, below ``$TACIT_HOME``: were
 its budget in memory, it would be a new one with every message, since Flower answers each in a new
 process. A node that demands a roster (``require_member``) answers nothing without one.
 
@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from logging import ERROR, WARNING
 from pathlib import Path
-from typing import Protocol
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -31,6 +31,7 @@ from flwr.common.logger import log
 
 from tacit.endpoint import Endpoint
 from tacit.flower.wire import ACTION, RECORD, Envelope, read, refusal
+from tacit.keeping import FolderError
 from tacit.membership import LEDGER, Member
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget
 from tacit.privacy.ledger import Ledger, LedgerError, home
@@ -40,6 +41,7 @@ from tacit.rules import Rule
 from tacit.secure.protocol import Refused
 from tacit.sgd import Weights
 from tacit.space import Config
+from tacit.states import Heading, State, States, StatesInMemory
 from tacit.task import Client, HoldsExamples, as_client, learner, losses, scores, trained
 
 MEMBER = "tacit"
@@ -91,7 +93,7 @@ def answer(
 def _member(context: Context, *, require_member: bool) -> Member | None:
     """Who a node is: by the folder it names, or by one of its own; None if it is simulated."""
     folder = context.node_config.get(MEMBER)
-    member = Member.load(Path(str(folder))) if folder is not None else None
+    member = Member.load(Path(str(folder)), _said) if folder is not None else None
     if require_member and (member is None or member.membership is None):
         say_once(
             "tacit: this node has require_member set and no folder with a roster, so it answers "
@@ -117,7 +119,7 @@ def own_member(config: Mapping[str, bool | float | int | str]) -> Member:
         budget = Budget(float(epsilon), OWN_BUDGET.delta)
         with suppress(LedgerError):  # another process of this node made it just now
             Ledger.create(folder / LEDGER, f"node-{number}", budget)
-    member = Member.load(folder)
+    member = Member.load(folder, _said)
     say_once(
         f"tacit: this node has no folder, so it takes the server's word for who takes part; it "
         f"spends epsilon {member.ledger.budget.epsilon:g} at most, by the ledger in {folder}"
@@ -164,17 +166,31 @@ def _reply(content: RecordDict, context: Context, behind: Behind) -> RecordDict:
     try:
         endpoint, member = behind(context, request.client)
     except (ValueError, LedgerError, OSError) as error:
-        log(ERROR, "tacit: this node's own folder is not in order: %s", error)
-        raise Refused("this client's own folder is not in order") from None
+        raise _not_in_order(str(error)) from None
     endpoint = replace(endpoint, on_abstention=_told_at_home)
-    kept: AbstractContextManager[_State] = member.state() if member else nullcontext(_Kept(context))
-    with kept as state:
-        before = state.read()
-        following, body = endpoint.handle(before, request.body)
-        if following != before:
-            state.write(following)
+    states: States = member.states if member else _StatesInContext(context)
+    try:
+        body = endpoint.answer(states, request.body)
+    except FolderError as error:
+        raise _not_in_order(str(error)) from None
+    except LedgerError as error:
+        path, found = str(endpoint.ledger.path), str(error)
+        raise _not_in_order(found if path in found else f"{path}: {found}") from None
+    except sqlite3.Error as error:  # of the ledger, whose file is no database any more
+        found = f"{endpoint.ledger.path} cannot be read ({type(error).__name__})"
+        raise _not_in_order(f"{found}; look at it with: tacit roster check") from None
     reply = Envelope(endpoint.number, body)
     return (reply.signed(endpoint.identity, request) if endpoint.identity else reply).record()
+
+
+def _not_in_order(sentence: str) -> Refused:
+    """Say at home what is wrong with the folder, and to the server only that something is."""
+    log(ERROR, "tacit: this node's own folder is not in order: %s", sentence)
+    return Refused("this client's own folder is not in order")
+
+
+def _said(sentence: str) -> None:
+    log(WARNING, "%s", sentence)
 
 
 def _told_at_home(error: Exception) -> None:
@@ -216,25 +232,31 @@ def endpoint_of(member: Member | None, client: Client, given: int, *, trains: bo
     )
 
 
-class _State(Protocol):
-    def read(self) -> bytes: ...
-
-    def write(self, state: bytes) -> None: ...
-
-
 @dataclass(frozen=True)
-class _Kept:
-    """A simulated node's state in Flower's context, which ends with the run."""
+class _StatesInContext:
+    """A simulated node's states in Flower's context, which ends with the run."""
 
     context: Context
 
-    def read(self) -> bytes:
-        record = self.context.state.config_records.get(RECORD)
-        state = record.get("state") if record is not None else None
-        return state if isinstance(state, bytes) else b""
+    @contextmanager
+    def open(self, heading: Heading) -> Iterator[State]:
+        held = StatesInMemory(self._kept())
+        before = dict(held.kept)
+        with held.open(heading) as state:
+            yield state
+        if held.kept != before:
+            sessions, states = list(held.kept), list(held.kept.values())
+            self.context.state[RECORD] = ConfigRecord({"sessions": sessions, "states": states})
 
-    def write(self, state: bytes) -> None:
-        self.context.state[RECORD] = ConfigRecord({"state": state})
+    def _kept(self) -> dict[str, bytes]:
+        record = self.context.state.config_records.get(RECORD)
+        if record is None:
+            return {}
+        sessions, states = record["sessions"], record["states"]
+        if not isinstance(sessions, list) or not isinstance(states, list):
+            return {}
+        pairs = zip(sessions, states, strict=True)
+        return {str(one): state for one, state in pairs if isinstance(state, bytes)}
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 
 from flwr.app import Context
@@ -14,13 +14,13 @@ from flwr.serverapp import Grid
 
 from tacit.flower.server import Settings, check_engine, log_refusals, log_round
 from tacit.privacy.accounting import Budget, spent
+from tacit.privacy.events import RECORD
 from tacit.privacy.ledger import check_name
 from tacit.report import write_run
 from tacit.result import Result
 from tacit.space import Dimension, Space, as_space
-from tacit.tuners.modes import MODES, RECORD, check_federation
 from tacit.tuners.side_by_side import SideBySide
-from tacit.tuners.tuner import Tuner
+from tacit.tuners.tuner import NeedsSums, Tuner, unit_of
 from tacit.tuning import conclude, run_name
 from tacit.wording import rounded_up
 
@@ -64,14 +64,14 @@ def compare(
     wanted = settings.plan.space if space is None else as_space(space)
     allowed = Budget(terms.epsilon, terms.delta) if budget is None else budget
     check_engine(settings.plan)
-    _check(methods, allowed)
+    _check(methods, wanted, allowed)
     planned = SideBySide.planned(methods, wanted, allowed)
     run = settings.resume or run_name(planned.name)
     folder = settings.folder(run)
     federation = settings.federation(grid, allowed, run, folder)
     for method in methods.values():
-        if getattr(method, "mode", "") in MODES:
-            check_federation(getattr(method, "mode", ""), federation)
+        if isinstance(method, NeedsSums):
+            method.check_sums(federation.secure.name)
     federation.watch = log_round
     cost = spent(planned.event(wanted), allowed.delta)
     log(
@@ -90,17 +90,20 @@ def compare(
     text = replace(settings.plan, space=wanted, privacy=privacy).to_toml()
     results = {}
     try:
-        for name, outcome in planned.held(federation, wanted, settings.plan.search.seed):
-            results[name] = conclude(methods[name], outcome, federation, allowed)
-            (folder / name).mkdir(exist_ok=True)
-            write_run(results[name], text, folder / name)
-            log(INFO, "tacit: %s chose %s", name, results[name].config)
+        with federation.held():
+            for name, outcome in planned.held(federation, wanted, settings.plan.search.seed):
+                results[name] = conclude(methods[name], outcome, federation, allowed)
+                (folder / name).mkdir(exist_ok=True)
+                write_run(results[name], text, folder / name)
+                log(INFO, "tacit: %s chose %s", name, results[name].config)
+                if results[name].warning:
+                    log(WARNING, "tacit: %s: %s", name, results[name].warning)
     finally:
         log_refusals(federation)
     return results
 
 
-def _check(methods: Mapping[str, Tuner], budget: Budget) -> None:
+def _check(methods: Mapping[str, Tuner], space: Space, budget: Budget) -> None:
     """Refuse what cannot be one charge with a meaning."""
     if not methods:
         raise ValueError("there is no method to compare; give at least one by a name")
@@ -111,7 +114,7 @@ def _check(methods: Mapping[str, Tuner], budget: Budget) -> None:
         )
     for name, method in methods.items():
         check_name(name, "a method's name")
-        if getattr(method, "mode", "") == RECORD:
+        if unit_of(method, space) == RECORD:
             raise ValueError(
                 f"{name} protects single records, and the others clients; allowed are methods of "
                 "one kind, so that one epsilon says something"

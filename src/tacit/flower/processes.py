@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +20,7 @@ from typing import Any
 
 from tacit.cores import cores
 from tacit.federation import EngineFailed
+from tacit.files import write_whole
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -25,7 +28,12 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """Telemetry and update checks of Flower and Ray, off."""
+_STARTED = re.compile(r"Successfully started run (\d+)")
+_COMPLETED = "finished:completed"
 _START_SECONDS = 60.0
+_END_SECONDS = 90.0
+"""A ServerApp that vanished counts as failed after a minute."""
+_ANSWER_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 
 
@@ -96,9 +104,10 @@ def simulating_superlink(home: Path, **variables: str) -> Iterator[None]:
         f"--port={port}",
     ]
     log = home / "superlink.log"
-    (home / "config.toml").write_text(
+    write_whole(
+        home / "config.toml",
         f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
-        "insecure = true\n"
+        "insecure = true\n",
     )
     with process(command, environment(home, **variables), log) as started:
         wait_until_healthy(started, f"http://127.0.0.1:{port}/health", log)
@@ -132,7 +141,12 @@ def run_app(
     options: Sequence[str] = (),
     line: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """``flwr run`` on a home's default SuperLink, line by line, until the run has ended."""
+    """``flwr run`` on a home's default SuperLink, line by line, until the run has ended.
+
+    Raises:
+        EngineFailed: the run did not complete. ``flwr run`` ends with 0 also when a run failed, so
+            the SuperLink is asked how it ended.
+    """
     command = [*_ends_with_us(), "flwr", "run", str(app), "--stream", *options]
     said: list[str] = []
     with subprocess.Popen(  # noqa: S603  # our own command
@@ -153,6 +167,39 @@ def run_app(
             raise
     if started.returncode:
         raise EngineFailed(f"`flwr run` ended with {started.returncode}: {' | '.join(said[-8:])}")
+    numbers = [found[1] for found in map(_STARTED.search, said) if found]
+    if not numbers:
+        raise EngineFailed(f"`flwr run` started no run: {' | '.join(said[-8:])}")
+    status, details = _ending(numbers[0], home)
+    if status != _COMPLETED:
+        raise EngineFailed(f"the run ended as {status or 'unknown'}: {details}")
+
+
+def _ending(run: str, home: Path) -> tuple[str, str]:
+    """A run's status and what the SuperLink says of it; the log may end before the run does."""
+    command = ["flwr", "ls", "--run-id", run, "--format", "json"]
+    begun = time.monotonic()
+    status = details = ""
+    while not status.startswith("finished") and time.monotonic() - begun < _END_SECONDS:
+        try:
+            asked = subprocess.run(  # noqa: S603  # our own command
+                command,
+                env=environment(home),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=_ANSWER_SECONDS,
+            ).stdout
+            (found,) = json.loads(asked)["runs"]
+            status, details = str(found["status"]), str(found["status-details"])
+        except subprocess.TimeoutExpired:
+            details = "the SuperLink does not answer"
+        except (KeyError, ValueError):
+            details = " ".join(asked.split())
+        if not status.startswith("finished"):
+            time.sleep(0.5)
+    return status, details
 
 
 def write_app(place: Path, server: str, client: str, **config: Any) -> Path:
@@ -178,7 +225,7 @@ def write_app(place: Path, server: str, client: str, **config: Any) -> Path:
             }
         },
     }
-    (place / "pyproject.toml").write_text(tomli_w.dumps(project))
+    write_whole(place / "pyproject.toml", tomli_w.dumps(project))
     return place
 
 

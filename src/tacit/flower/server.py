@@ -26,25 +26,26 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.federation import Federation, RoundNote, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
 from tacit.plan import Plan, combining, read_plan, settled, voting
 from tacit.privacy.accounting import Budget
+from tacit.privacy.events import RECORD
 from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import percent
 from tacit.privacy.planner import plan as price
 from tacit.report import write_run
-from tacit.result import Result
+from tacit.result import MostAbstained, Result
 from tacit.secure.protocol import HIDING, TooFewClients
 from tacit.secure.roster import Roster
 from tacit.settings import read_table, with_value
 from tacit.space import Dimension, Space, as_space
-from tacit.strategy import POOR_LOSS, Strategy
-from tacit.tuners.modes import RECORD
-from tacit.tuners.tuner import Tuner, noise_for
+from tacit.strategy import POOR_LOSS, Strategy, counting
+from tacit.tuners.tuner import Tuner, noise_for, unit_of
 from tacit.tuners.voting import Vote
 from tacit.tuning import conclude, run_name
 
@@ -97,6 +98,8 @@ method to tune() itself
         BudgetExceeded: the federation's ledger has too little left; nobody was asked.
         TooFewClients: too many nodes are missing; nothing was released, and what was charged stays
             charged.
+        MostAbstained: most nodes abstained from a vote that counts them; results are written, and
+            what was charged stays charged.
     """
     settings = Settings.of(context.run_config, plan)
     wanted = settings.plan.space if space is None else as_space(space)
@@ -117,19 +120,26 @@ method to tune() itself
     if chosen is None:
         terms = replace(terms, epsilon=allowed.epsilon, delta=allowed.delta)
         planned = replace(planned, space=wanted, privacy=terms)
-        planned, strategy = settled(planned, federation.participation)
+        planned, strategy = settled(planned, federation.participation, late=True)
         chosen = voting(planned)
     federation.variance = noise_for(chosen, wanted, allowed)
-    federation.record_level = getattr(chosen, "mode", "") == RECORD
+    federation.record_level = unit_of(chosen, wanted) == RECORD
     federation.watch = log_round
     log(INFO, "tacit: run %s, results go to %s", run, folder)
     _log_chance(chosen, strategy, wanted, allowed, federation.participation)
     try:
-        outcome = chosen.tune(federation, wanted, np.random.default_rng(search.seed))
+        with federation.held():
+            questions = ChargedQuestions(federation)
+            outcome = chosen.tune(questions, wanted, np.random.default_rng(search.seed))
     finally:
         log_refusals(federation)
     result = conclude(chosen, outcome, federation, allowed)
     write_run(result, planned.to_toml(), folder)
+    for vote in result.abstentions:
+        log(INFO, "tacit: %s abstained from the %s", vote.words, vote.vote)
+    if result.warning:
+        log(WARNING, "tacit: %s", result.warning)
+        raise MostAbstained(result)
     log(
         INFO,
         "tacit: chose %s; epsilon %.4g of %g",
@@ -265,7 +275,7 @@ def over_grid(
         ledger,
         participation,
         run,
-        signed=roster is not None,
+        roster=roster,
         deadline=deadline,
         **more,
     )
@@ -314,6 +324,11 @@ def _log_chance(
     participation: Participation,
 ) -> None:
     """Say how likely a vote of so many clients picks well, before anything is spent."""
+    if isinstance(method, Vote) and method.count_abstentions:
+        candidates = space.count(method.candidates, method.sampling)
+        counted = counting(method, candidates, participation, budget)
+        if counted is not None:
+            log(INFO if counted.tells else WARNING, "tacit: abstentions %s", counted.words)
     if strategy is not None:
         log(INFO, "tacit: %s", strategy.why)
         if strategy.loss > POOR_LOSS:

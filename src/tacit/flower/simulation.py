@@ -7,7 +7,6 @@ ledger and its receipts can be looked at afterwards.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -37,11 +36,13 @@ from tacit.flower.server import (
 )
 from tacit.job import RUN, Parts, carry_out, check_folder
 from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
+from tacit.one_writer import writing
 from tacit.plan import Plan, load_plan
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation, least_noise
 from tacit.result import Result
+from tacit.result_files import read_result
 from tacit.secure.roster import Roster
 
 _PROGRESS = re.compile(r"tacit: (\w+): (\d+) of (\d+) nodes answered")
@@ -52,7 +53,13 @@ def run(
     plan: Plan, out: Path, progress: StageProgress, watch: Watch, *, resume: bool = False
 ) -> Result:
     """Carry out a plan on Flower's simulation, and fill the folder ``out``; or go on."""
-    check_folder(out, resume=resume)
+    with writing(out):
+        check_folder(out, resume=resume)
+        return _carried_out(plan, out, progress, watch)
+
+
+def _carried_out(plan: Plan, out: Path, progress: StageProgress, watch: Watch) -> Result:
+    """The same in a folder that nobody else writes in; Flower's server writes on our behalf."""
     check_engine(plan)
     parts = Parts.of(plan, out)  # refuses what cannot be run before any process is started
     plan = parts.plan
@@ -64,7 +71,8 @@ def run(
         folder=str(out.resolve()),
     )
     write_whole(flower / "plan.toml", plan.to_toml())
-    (flower / "failed.txt").unlink(missing_ok=True)
+    failed = flower / "failed.txt"
+    failed.unlink(missing_ok=True)
     if plan.federation.roster and not (out / "members").exists():
         name = plan.federation.name or "this-run"
         make_members(
@@ -85,13 +93,14 @@ def run(
 
     with simulating_superlink(flower / "home"):
         options = simulated_nodes(plan.federation.clients)
-        run_app(app, flower / "home", options=options, line=show)
-    failed = flower / "failed.txt"
+        try:
+            run_app(app, flower / "home", options=options, line=show)
+        except EngineFailed:
+            if not failed.exists():  # what the app itself says tells more
+                raise
     if failed.exists():
         raise EngineFailed(failed.read_text())
-    return Result.from_json(
-        json.loads((out / "result.json").read_text()), json.loads((out / "ledger.json").read_text())
-    )
+    return read_result(out)
 
 
 def make_members(

@@ -1,9 +1,9 @@
 """What events cost together, in epsilon and delta, and the least noise a budget allows.
 
-Releases whose worst pair is known are composed exactly, as privacy-loss distributions; the others
-through Rényi divergences. A ledger that holds both kinds gets the smaller of two valid bounds:
-everything through Rényi divergences, or each kind at half of delta with the epsilons added; the
-result says which. Delta is stated once, for everything together.
+Releases whose worst pair is known (sums under Skellam noise, steps of DP-SGD) are composed exactly,
+as privacy-loss distributions; the others through Rényi divergences. A ledger that holds both kinds
+gets the smaller of two valid bounds: everything through Rényi divergences, or each kind at half of
+delta with the epsilons added; the result says which. Delta is stated once, for everything together.
 
 What the guarantee assumes: later *questions* may depend on earlier answers, but noise levels and
 the number of questions are fixed without looking at them. (Privacy-loss distributions are not known
@@ -15,12 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, reduce
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
 
 from tacit.privacy.events import (
+    ABOUT_RECORDS,
+    CLIENT,
     EXACT_SUM,
+    RECORD,
     Event,
+    Exact,
     Release,
     SampledGaussian,
     Scored,
@@ -29,9 +32,7 @@ from tacit.privacy.events import (
     Unprotected,
     releases,
 )
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from tacit.privacy.losses import Losses, composed
 
 SAMPLING_ERROR = 2.0**-80
 """Total-variation distance from true Skellam noise that every release is charged with."""
@@ -51,9 +52,13 @@ MOST_RELEASES = 1_000
 LEAST_DELTA, LARGEST_DELTA = 1e-10, 0.1
 LEAST_EPSILON, LARGEST_EPSILON = 1e-3, 30.0
 
+"""Claims about single records; other releases protect whole clients, and so their records."""
 _INTERVALS_PER_EPSILON = 1e4
 # What floating-point convolution may lose: on the delta actually aimed at, so never optimistic.
 _RELATIVE_SLACK, _ABSOLUTE_SLACK = 1e-6, 1e-14
+_LARGEST_MU = 30.0
+_WIDEST_SEARCH = 25.0
+"""How far a calibration looks from a Gaussian's variance, as a logarithm."""
 
 
 class TooLargeToPrice(ValueError):
@@ -90,9 +95,10 @@ class Guarantee:
     relation: str = "replace-one"
 
 
-@lru_cache(maxsize=1024)
 def spent(event: Event, delta: float) -> Guarantee:
     """What an event costs at ``delta``, never optimistic.
+
+    The order of releases does not matter, not even to the last digit.
 
     *Proof of the last step.* The noise really drawn lies within ``t = releases * 2^-80`` of Skellam
     in total variation, whatever the data. If the ideal release is (e, d)-private then for every set
@@ -106,8 +112,12 @@ def spent(event: Event, delta: float) -> Guarantee:
     >>> round(spent(vote, delta=1e-5).epsilon, 3)
     0.999
     """
+    return spent_together(releases(event), delta)
+
+
+def spent_together(counts: Mapping[Release, int], delta: float) -> Guarantee:
+    """What releases cost together that happen so many times each; see :func:`spent`."""
     _within("delta", delta, LEAST_DELTA, LARGEST_DELTA)
-    counts = releases(event)
     if not counts:
         return Guarantee(0.0, delta, "nothing was asked")
     open_to_all = {release.what for release in counts if isinstance(release, Unprotected)}
@@ -120,41 +130,60 @@ def spent(event: Event, delta: float) -> Guarantee:
             f"{len(counts)} different releases would be priced together; allowed are up to "
             f"{MOST_RELEASES}: ask questions that were asked before, with the same noise"
         )
-    exact = {release: n for release, n in counts.items() if isinstance(release, SkellamRelease)}
+    # Sums of floating-point numbers depend on their order, prices must not.
+    return _spent(tuple(sorted(counts.items(), key=repr)), delta)
+
+
+@lru_cache(maxsize=1024)
+def _spent(ordered: tuple[tuple[Release, int], ...], delta: float) -> Guarantee:
+    counts = dict(ordered)
+    exact = {release: n for release, n in counts.items() if isinstance(release, Exact)}
     bounded: dict[Release, int] = {
-        release: n for release, n in counts.items() if not isinstance(release, SkellamRelease)
+        release: n for release, n in counts.items() if not isinstance(release, Exact)
     }
-    sampling_error = sum(n * _sampling_error(release) for release, n in counts.items())
-    level = {}
-    if any(isinstance(release, SampledGaussian | Scored | Selected) for release in counts):
-        level = {"unit": "record", "relation": "add-or-remove-one"}
+    sampling_error = sum(n * sampling_error_of(release) for release, n in counts.items())
+    about_records = any(isinstance(release, ABOUT_RECORDS) for release in counts)
+    unit = RECORD if about_records else CLIENT
 
     def cost(ideal: Callable[[float], float]) -> float:
-        return _with_sampling_error(ideal, delta, sampling_error)
+        return with_sampling_error(ideal, delta, sampling_error)
 
-    if not bounded:
-        loss = privacy_loss(exact, delta)
-        return Guarantee(
-            cost(loss.get_epsilon_for_delta), delta, "exact worst pair, privacy-loss distribution"
-        )
+    loss = _loss_of(exact, delta if not bounded else delta / 2, may_be_bounded=about_records)
+    if not bounded and loss is not None:
+        exactly = "exact worst pair, privacy-loss distribution"
+        return Guarantee(cost(loss.get_epsilon_for_delta), delta, exactly, unit)
     curve = _rdp_curve(counts)
     everything = Guarantee(
-        cost(lambda ideal: _rdp_epsilon(curve, ideal)), delta, "Rényi divergences", **level
+        cost(lambda ideal: _rdp_epsilon(curve, ideal)), delta, "Rényi divergences", unit
     )
-    if not exact:
+    if loss is None:
         return everything
-    loss, rest = privacy_loss(exact, delta / 2), _rdp_curve(bounded)
+    losses, rest = loss, _rdp_curve(bounded)
     added = Guarantee(
-        cost(lambda ideal: loss.get_epsilon_for_delta(ideal / 2) + _rdp_epsilon(rest, ideal / 2)),
+        cost(lambda ideal: losses.get_epsilon_for_delta(ideal / 2) + _rdp_epsilon(rest, ideal / 2)),
         delta,
         "mixed kinds: delta split in halves, epsilons added "
         "(privacy-loss distribution + Rényi divergences)",
-        **level,
+        unit,
     )
     return min(everything, added, key=lambda guarantee: guarantee.epsilon)
 
 
-def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyLossDistribution:
+def _loss_of(exact: Mapping[Exact, int], delta: float, *, may_be_bounded: bool) -> Losses | None:
+    """What :func:`privacy_loss` says; None where there is nothing to compose or far too much.
+
+    Of steps there may be millions, which Rényi divergences price as well. Questions are refused if
+    they cannot be priced exactly, since whoever asks them chooses them.
+    """
+    try:
+        return privacy_loss(exact, delta) if exact else None
+    except TooLargeToPrice:
+        if may_be_bounded:
+            return None
+        raise
+
+
+def privacy_loss(counts: Mapping[Exact, int], delta: float) -> Losses:
     """The composed privacy-loss distribution, on a grid of epsilon / 10^4 or finer.
 
     A Gaussian of the same variance tells the scale of epsilon; where it is far too large, as with
@@ -163,40 +192,49 @@ def privacy_loss(counts: Mapping[SkellamRelease, int], delta: float) -> PrivacyL
     asks decides what is priced, so the work is estimated before any of it is done.
     """
     squared = sum(n * release.squared_distance for release, n in counts.items())
-    coordinates = sum(n * c for release, n in counts.items() for _, c in release.shifts)
-    steps = max(_INTERVALS_PER_EPSILON, 100 * math.sqrt(coordinates))
+    compositions = sum(n * release.compositions for release, n in counts.items())
+    steps = max(_INTERVALS_PER_EPSILON, 100 * math.sqrt(compositions))
     if not math.isfinite(squared):
-        least = min(release.variance for release in counts)
+        least = min(
+            release.variance if isinstance(release, SkellamRelease) else release.noise**2
+            for release in counts
+        )
         raise TooLargeToPrice(f"noise of variance {least:.3g} is too little to be priced: add more")
 
-    def composed(scale: float) -> PrivacyLossDistribution:
+    def on_grid(scale: float) -> Losses:
         _check_work(counts, scale / steps)
-        parts = (part for release, n in counts.items() for part in release.plds(n, scale / steps))
-        return reduce(lambda total, part: total.compose(part), parts)
+        interval = _grid(scale / steps)
+        return composed(part for release, n in counts.items() for part in release.plds(n, interval))
 
     finest = min(math.sqrt(squared), 1.0) / 10
     scale = max(gaussian_epsilon(squared, delta), finest)
-    loss = composed(scale)
+    loss = on_grid(scale)
     better = max(loss.get_epsilon_for_delta(delta), finest)
-    return loss if better > scale / 2 else composed(better)
+    return loss if better > scale / 2 else on_grid(better)
 
 
-def _check_work(counts: Mapping[SkellamRelease, int], interval: float) -> None:
+def _grid(interval: float) -> float:
+    """The next finer of four intervals per octave, so that neighbouring prices share tables."""
+    return math.exp2(math.floor(4 * math.log2(interval)) / 4)
+
+
+def _check_work(counts: Mapping[Exact, int], interval: float) -> None:
     """Refuse to price what would take too many entries on a grid of this interval.
 
-    Beside the entries of every release, each distance is convolved into a total that reaches about
+    Beside the entries of every release, each of its convolutions is with a total that reaches about
     ten deviations of the loss to either side of its mean.
     """
     drift = sum(n * release.drift for release, n in counts.items())
     total = (2 * drift + 20 * math.sqrt(2 * drift)) / interval
-    distances = sum(len(release.shifts) for release in counts)
-    work = distances * total + sum(release.entries(interval) for release in counts)
+    convolutions = sum(release.convolutions for release in counts)
+    work = convolutions * total + sum(release.entries(interval) for release in counts)
     if not work <= MOST_WORK:
-        furthest = max(release.shifts[-1][0] for release in counts)
-        variance = max(release.variance for release in counts)
+        shifted = [release for release in counts if isinstance(release, SkellamRelease)]
+        furthest = max((release.shifts[-1][0] for release in shifted), default=0)
+        variance = max((release.variance for release in shifted), default=0.0)
         raise TooLargeToPrice(
-            f"exact pricing would take {work:.3g} entries of tables, of {distances} distances up "
-            f"to {furthest} under noise of variance up to {variance:.3g}; allowed are "
+            f"exact pricing would take {work:.3g} entries of tables, of {convolutions} distances "
+            f"up to {furthest} under noise of variance up to {variance:.3g}; allowed are "
             f"{MOST_WORK:.3g}: rank fewer candidates, or count in coarser steps"
         )
 
@@ -208,12 +246,29 @@ def rdp(event: Event) -> dict[int, float]:
 
 
 def gaussian_epsilon(squared_distance: float, delta: float) -> float:
-    """The exact epsilon of a Gaussian with this ``mu^2``: for scale and comparison only."""
-    import numpy as np
-    from dp_accounting import get_epsilon_gaussian
+    """The exact epsilon of a Gaussian with this ``mu^2``: for scale and comparison only.
 
-    with np.errstate(divide="ignore"):  # its search touches epsilon = 0, where a logarithm is -inf
-        return float(get_epsilon_gaussian(1 / math.sqrt(squared_distance), delta))
+    Delta is ``Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu)`` (Balle and
+    Wang 2018, Theorem 8).
+
+    >>> round(gaussian_epsilon(1.0, 1e-5), 2)
+    4.38
+    """
+    mu = math.sqrt(squared_distance)
+    # P(loss > epsilon) bounds delta, and the loss is normal: (mu^2 / 2, mu).
+    low, high = 0.0, mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))
+    if mu > _LARGEST_MU:
+        return high  # where exponentials overflow
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        exceeded = _normal_tail(middle / mu - mu / 2)
+        exceeded -= math.exp(middle) * _normal_tail(middle / mu + mu / 2)
+        low, high = (middle, high) if exceeded > delta else (low, middle)
+    return high
+
+
+def _normal_tail(x: float) -> float:
+    return math.erfc(x / math.sqrt(2)) / 2
 
 
 def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
@@ -221,6 +276,10 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
 
     ``event_of`` says what would be spent with noise of a given variance. More noise is
     post-processing, so the cost falls with the variance.
+
+    Raises:
+        ValueError: the cost does not pass the budget at any variance, since part of the event does
+            not depend on it.
 
     >>> variance = calibrate(lambda v: SkellamRelease(((1, 10),), v), Budget(1.0, 1e-5))
     >>> round(variance, 1)
@@ -243,10 +302,16 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget) -> float:
         return _log_ratio(cost, budget.epsilon)
 
     low, high = guess - 0.1, guess + 0.1
-    while excess(low) < 0:
+    while excess(low) < 0 and low > guess - _WIDEST_SEARCH:
         low -= 0.7
-    while excess(high) > 0:
+    while excess(high) > 0 and high < guess + _WIDEST_SEARCH:
         high += 0.7
+    if excess(low) < 0 or excess(high) > 0:
+        raise ValueError(
+            f"variances from {math.exp(low):.3g} to {math.exp(high):.3g} were tried; none of them "
+            f"costs epsilon {budget.epsilon:g} at delta {budget.delta:g}, since part of the event "
+            "does not depend on the variance: allowed is an event whose noise is all of it"
+        )
     root = float(brentq(excess, low, high, xtol=1e-6))
     while excess(root) > 0:
         root += 2e-6
@@ -279,14 +344,14 @@ def _log_ratio(cost: float, epsilon: float) -> float:
     return math.log(min(max(cost, 1e-9), 1e9) / epsilon)
 
 
-def _sampling_error(release: Release) -> float:
+def sampling_error_of(release: Release) -> float:
     """How far what was drawn lies from what is priced, in total variation."""
     if isinstance(release, Selected):
         return RUNS_ERROR
-    return 0.0 if isinstance(release, SampledGaussian | Scored) else SAMPLING_ERROR
+    return 0.0 if isinstance(release, (SampledGaussian, Scored)) else SAMPLING_ERROR
 
 
-def _with_sampling_error(
+def with_sampling_error(
     ideal: Callable[[float], float], delta: float, sampling_error: float
 ) -> float:
     """An epsilon whose own ``(1 + exp(epsilon)) t`` was set aside from delta before."""

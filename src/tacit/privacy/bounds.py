@@ -10,7 +10,8 @@ sums of one run can so share one noise level, and each have its part of the pric
 
 Abstentions: a client that cannot answer must still be indistinguishable, so its answer is drawn
 from the same set, independently of its data. A mixture of allowed answers is never worse than the
-worst allowed one, because hockey-stick divergences are jointly convex.
+worst allowed one, because hockey-stick divergences are jointly convex. Where abstentions are to be
+counted (:class:`WithAbstentions`), they are one more allowed answer.
 """
 
 from __future__ import annotations
@@ -207,6 +208,99 @@ class BordaVotes:
         """Everybody gives every weight once, so the total is known."""
         total = members * self.ranked * (self.ranked + 1) // 2
         return SumRange(*_alike(self.length, 0, members * self.ranked), (total, total))
+
+
+@dataclass(frozen=True)
+class WithAbstentions:
+    """Ballots that can also say "I abstain", as a vote for extra candidates that stand for it.
+
+    A ballot over p candidates that gives the weights ``marks`` (k ones, or b, .., 1) becomes an
+    answer of ``p + len(marks)`` entries. Whoever votes has its ballot in the first p and zeros in
+    the others; whoever abstains has zeros in the first p and ``marks`` in the others. The sum of
+    the others counts abstentions, with noise (:mod:`tacit.abstentions`).
+
+    *Worst pair.* Every answer gives each of the weights once, so two answers are at most as far
+    apart as two ballots with disjoint supports, which have every weight twice; the argument of
+    :class:`TopVotes` and :class:`BordaVotes` does not ask which of the entries are candidates. An
+    abstention and a ballot are disjoint, so they attain it. Two disjoint ballots are the worst pair
+    without the extra entries too, as long as there are any: ``2 len(marks) <= p``. *So counting
+    abstentions costs no epsilon and no noise*, only as many more integers in a message. Where
+    ballots must overlap, counting would cost something, and is refused.
+
+    An answer of zeros only, or a ballot whose client forgot the other entries, is not admitted:
+    whether somebody abstains is always said, and it is as hidden as a vote.
+
+    >>> bound = WithAbstentions(TopVotes(candidates=100, votes=5))
+    >>> bound.length, bound.shifts == bound.ballots.shifts
+    (105, True)
+    >>> WithAbstentions(BordaVotes(candidates=4, ranked=2)).abstention().tolist()
+    [0, 0, 0, 0, 2, 1]
+    """
+
+    ballots: TopVotes | BordaVotes
+
+    def __post_init__(self) -> None:
+        candidates, named = self.ballots.candidates, len(self.marks)
+        if 2 * named > candidates:
+            raise ValueError(
+                f"a ballot names {named} of {candidates} candidates; allowed where abstentions are "
+                f"counted is 1 to {candidates // 2}: an abstention would lie further from a ballot "
+                "than two ballots from each other, so counting would not be free"
+            )
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """What a client that abstains has in the extra entries: a whole ballot."""
+        if isinstance(self.ballots, BordaVotes):
+            return tuple(range(self.ballots.ranked, 0, -1))
+        return (1,) * self.ballots.votes
+
+    @property
+    def length(self) -> int:
+        return self.ballots.length + len(self.marks)
+
+    @property
+    def largest(self) -> int:
+        return self.ballots.largest
+
+    @property
+    def unit(self) -> int:
+        return self.ballots.unit
+
+    @property
+    def shifts(self) -> Shifts:
+        return self.ballots.shifts
+
+    def admits(self, answer: IntArray) -> bool:
+        if not _is_vector(answer, self.length):
+            return False
+        votes, marks = self.parted(answer)
+        if marks.any():
+            return not votes.any() and np.array_equal(marks, self.marks)
+        return self.ballots.admits(votes)
+
+    def abstention(self) -> IntArray:
+        votes = np.zeros(self.ballots.length, dtype=np.int64)
+        return np.concatenate([votes, np.array(self.marks, dtype=np.int64)])
+
+    def ballot(self, chosen: list[int]) -> IntArray:
+        """The answer of a client that votes: its ballot, and no mark."""
+        marks = np.zeros(len(self.marks), dtype=np.int64)
+        return np.concatenate([self.ballots.ballot(chosen), marks])
+
+    def parted(self, answer: IntArray) -> tuple[IntArray, IntArray]:
+        """The entries of the candidates, and those of abstentions; also of a sum."""
+        return answer[: self.ballots.length], answer[self.ballots.length :]
+
+    def release(self, variance: float) -> SkellamRelease:
+        return SkellamRelease(self.shifts, variance * self.unit**2)
+
+    def sums(self, members: int) -> SumRange:
+        """Everybody gives every weight once, to candidates or to abstaining."""
+        votes = self.ballots.sums(members)
+        marks = np.array(self.marks, dtype=np.int64)
+        lowest = np.concatenate([votes.lowest, 0 * marks])
+        return SumRange(lowest, np.concatenate([votes.highest, members * marks]), votes.total)
 
 
 @dataclass(frozen=True)

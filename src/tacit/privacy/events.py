@@ -2,9 +2,10 @@
 
 An event describes a release completely enough to price it; :mod:`tacit.privacy.accounting` adds
 events up. dp-accounting has no Skellam event and its accountants cannot be taught one from outside,
-so ours carry their own privacy-loss distribution (PLD) or Rényi curve and hand it to dp-accounting.
+so ours carry their own privacy-loss distribution (PLD) or Rényi curve.
 
-Neighbours are data sets that differ by replacing one client (client level, replace-one).
+Neighbours are federations that differ by replacing one client or, for what DP-SGD releases, one
+record of a client (replace-one; how many records there are is public).
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from tacit.privacy.losses import Losses
+from tacit.privacy.random_stopping import best_of_runs
+from tacit.privacy.sampled_gaussian import replaced_pld, replaced_rdp
 from tacit.privacy.skellam import FloatArray, log_pmf, reach
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Shifts = tuple[tuple[int, int], ...]
 """How far two answers lie apart: (distance, number of coordinates that far apart) pairs."""
@@ -32,9 +34,8 @@ MOST_DISTANCES = 1_000
 """Different distances of the coordinates of one worst pair: each is priced on its own."""
 
 _LOG_NEGLIGIBLE = math.log(1e-22)
+_ALMOST = 1 - 1e-12
 _LONGEST_RENYI_SUM = 100_000
-_SPARSE = 1_000
-"""For a grid up to this long, dp-accounting computes its length to the power of compositions."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,16 @@ class SkellamRelease:
         return sum(count * distance**2 for distance, count in self.shifts) / self.variance
 
     @property
+    def compositions(self) -> int:
+        """How many losses are added up: one a coordinate."""
+        return sum(count for _, count in self.shifts)
+
+    @property
+    def convolutions(self) -> int:
+        """How many different ones there are among them."""
+        return len(self.shifts)
+
+    @property
     def drift(self) -> float:
         """About the mean of the privacy loss, and about half of its variance."""
         return sum(
@@ -108,14 +119,10 @@ class SkellamRelease:
             start=np.zeros(len(orders)),
         )
 
-    def plds(self, times: int, interval: float) -> Iterator[PrivacyLossDistribution]:
-        """For each distance the PLD of all its coordinates, in so many releases, pessimistic."""
-        furthest, largest = self._reach, self.shifts[-1][0]
-        table = log_pmf(self.variance, furthest + largest)
+    def plds(self, times: int, interval: float) -> Iterator[tuple[Losses, int]]:
+        """For each distance the PLD of a coordinate, pessimistic, and how often it happens."""
         for distance, count in self.shifts:
-            least = _SPARSE + 1 if times * count > _SPARSE else 1
-            reached = table[: furthest + distance + 1]
-            yield _shift_pld(reached, distance, interval, least).self_compose(times * count)
+            yield _coordinate(self, distance, interval), times * count
 
     def entries(self, interval: float) -> float:
         """At most how many entries of tables and of grids :meth:`plds` makes.
@@ -166,7 +173,7 @@ class SkellamNormRelease:
 
 
 LEAST_RATE, MOST_STEPS = 1e-9, 10**9
-"""Beyond them the price of a sampled step is rounded to nothing, and so is that of all of them."""
+"""Of sampled steps: far beyond what anybody trains with, and still priced without rounding."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +181,10 @@ class SampledGaussian:
     """Steps of DP-SGD on a client: at the level of single records, not of clients.
 
     Each record is in a step with probability ``rate``; the sum of clipped gradients gets Gaussian
-    noise of ``noise`` clipping norms. Neighbours differ by adding or removing one record (what is
-    divided by is public, so a client's number of records does not show). Priced by dp-accounting's
-    Rényi divergence of the Poisson-sampled Gaussian. Clients hold different records, so what one
-    record costs does not add up over clients.
+    noise of ``noise`` clipping norms. Neighbours differ by replacing one record; sizes are public.
+    The worst pair, and the proof that it is the worst, are in
+    :mod:`tacit.privacy.sampled_gaussian`. Clients hold different records, so what one record costs
+    does not add up over clients.
     """
 
     rate: float
@@ -194,18 +201,48 @@ class SampledGaussian:
 
     @property
     def squared_distance(self) -> float:
-        """About that of a Gaussian which costs as much: for a first guess only."""
-        return self.steps * (self.rate / self.noise) ** 2
+        """About that of a Gaussian which costs as much: for a first guess only.
+
+        The variance of ``P / Q`` where the rate is small, or that of a record that is always in.
+        """
+        certain = 4 / self.noise**2
+        if certain > 100:
+            return self.steps * certain
+        return self.steps * min(certain, 4 * self.rate**2 * math.sinh(certain / 4))
+
+    @property
+    def drift(self) -> float:
+        """About the mean of the privacy loss, and about half of its variance."""
+        return self.squared_distance / 2
+
+    @property
+    def compositions(self) -> int:
+        """How many losses are added up."""
+        return self.steps
+
+    @property
+    def convolutions(self) -> int:
+        """How many different ones there are among them."""
+        return 1
 
     def rdp(self, orders: Sequence[int]) -> FloatArray:
         """All steps together."""
-        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-        from dp_accounting.rdp import RdpAccountant
+        return self.steps * replaced_rdp(self.rate, self.noise, tuple(orders))
 
-        accountant = RdpAccountant(list(orders))
-        sampled = PoissonSampledDpEvent(self.rate, GaussianDpEvent(self.noise))
-        accountant.compose(sampled, self.steps)
-        return np.asarray(accountant.rdp, dtype=np.float64)
+    def plds(self, times: int, interval: float) -> Iterator[tuple[Losses, int]]:
+        """The PLD of a step, pessimistic, and how often it happens."""
+        # The pair is its own mirror image, so that one direction is all there is.
+        grid = replaced_pld(self.rate, self.noise, interval)._pmf_remove.to_dense_pmf()
+        step = Losses(grid._lower_loss, grid._probs, grid._infinity_mass, interval)
+        yield step, times * self.steps
+
+    def entries(self, interval: float) -> float:
+        """About how many entries the grid of one step has.
+
+        Outcomes are cut off where a probability of ``exp(-50)`` is left, at ten deviations.
+        """
+        furthest = (10 * self.noise + 0.5) / self.noise**2
+        return 2 * float(np.logaddexp(math.log1p(-self.rate * _ALMOST), furthest)) / interval
 
 
 @dataclass(frozen=True)
@@ -214,9 +251,9 @@ class Scored:
 
     *Proof.* With respect to a training record it is the sampled Gaussian of its steps (the score of
     a private model is post-processing for it); with respect to a validation record it is one
-    Gaussian release, of the number of right answers, which one record changes by at most one, with
-    noise of standard deviation ``score_noise``. A record is in one of the two sets, so at every
-    order the larger of the two divergences is a bound.
+    Gaussian release, of the number of right answers, which replacing one record changes by at most
+    one, with noise of standard deviation ``score_noise``. A record is in one of the two sets, so at
+    every order the larger of the two divergences is a bound.
     """
 
     rate: float
@@ -231,13 +268,16 @@ class Scored:
     @property
     def squared_distance(self) -> float:
         """About that of a Gaussian which costs as much: for a first guess only."""
-        return self.steps * (self.rate / self.noise) ** 2
+        return SampledGaussian(self.rate, self.noise, self.steps).squared_distance
+
+    def curves(self, orders: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """What a training record pays at every order, and what a validation record pays."""
+        model = SampledGaussian(self.rate, self.noise, self.steps).rdp(orders)
+        return model, np.asarray(orders, dtype=np.float64) / (2 * self.score_noise**2)
 
     def rdp(self, orders: Sequence[int]) -> FloatArray:
         """The larger of the two at every order."""
-        model = SampledGaussian(self.rate, self.noise, self.steps)
-        score = SampledGaussian(1.0, self.score_noise, 1)
-        return np.maximum(model.rdp(orders), score.rdp(orders))
+        return np.maximum(*self.curves(orders))
 
 
 @dataclass(frozen=True)
@@ -247,8 +287,8 @@ class Selected:
     *Proof.* A run is private as :class:`Scored` says. The number of runs has this ``mean`` and
     ``shape`` (0 logarithmic, 1 geometric, infinite Poisson), whatever the data are; the released
     run is the one with the best score, and nothing else leaves: Papernot and Steinke (2022),
-    Theorems 2 and 6, as computed by dp-accounting. Their bounds grow with the divergence of a run,
-    so the larger of a training and a validation record's holds for both.
+    Theorems 2 and 6 (:mod:`tacit.privacy.random_stopping`). A record is for training or for
+    validation in all runs, so the larger of the two prices holds for both.
     """
 
     rate: float
@@ -269,20 +309,14 @@ class Selected:
     @property
     def squared_distance(self) -> float:
         """About that of a Gaussian which costs as much: for a first guess only."""
-        return 2 * self.steps * (self.rate / self.noise) ** 2
+        return 2 * SampledGaussian(self.rate, self.noise, self.steps).squared_distance
 
     def rdp(self, orders: Sequence[int]) -> FloatArray:
         """The larger of the two at every order."""
-        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-        from dp_accounting.dp_event import RepeatAndSelectDpEvent
-        from dp_accounting.rdp import RdpAccountant
-
-        step = PoissonSampledDpEvent(self.rate, GaussianDpEvent(self.noise))
-        curves = []
-        for run in (SelfComposedDpEvent(step, self.steps), GaussianDpEvent(self.score_noise)):
-            accountant = RdpAccountant(list(orders))
-            accountant.compose(RepeatAndSelectDpEvent(run, self.mean, self.shape))
-            curves.append(np.asarray(accountant.rdp, dtype=np.float64))
+        run = Scored(self.rate, self.noise, self.steps, self.score_noise)
+        curves = [
+            best_of_runs(curve, orders, self.mean, self.shape) for curve in run.curves(orders)
+        ]
         return np.maximum(*curves)
 
 
@@ -321,6 +355,12 @@ class Repeated:
             raise ValueError(f"times is {self.times!r}; an event is repeated at least once")
 
 
+Exact = SkellamRelease | SampledGaussian
+"""Releases whose worst pair is known, so that their privacy losses can be composed exactly."""
+ABOUT_RECORDS = (SampledGaussian, Scored, Selected)
+"""Releases whose neighbours differ in a single record; those of the others, in a whole client."""
+CLIENT, RECORD = UNITS = ("client", "record")
+"""Whom a guarantee can be about."""
 Release = SkellamRelease | SkellamNormRelease | SampledGaussian | Scored | Selected | Unprotected
 Event = Release | Composed | Repeated
 _KINDS: dict[str, type[Release]] = {
@@ -345,6 +385,30 @@ def releases(event: Event) -> Counter[Release]:
     if isinstance(event, Repeated):
         return Counter({part: n * event.times for part, n in releases(event.event).items()})
     return Counter({event: 1})
+
+
+def covers(paid: Event, asked: Event) -> bool:
+    """Whether whoever paid for one release may make the other instead.
+
+    That is so for the same release, and for Skellam noise of the same variance on answers that lie
+    no further apart. *Proof.* Where distances are known, each coordinate of the smaller pair is
+    matched with one of the larger that is shifted at least as far, and :class:`SkellamRelease`
+    proves that the larger dominates; where norms are known, the bound of
+    :class:`SkellamNormRelease` grows with both. Anything else is not compared.
+
+    >>> five, three = (SkellamRelease(((64, n),), 50.0) for n in (5, 3))
+    >>> covers(five, three), covers(three, five)
+    (True, False)
+    """
+    if paid == asked:
+        return True
+    if isinstance(paid, SkellamRelease) and isinstance(asked, SkellamRelease):
+        return paid.variance == asked.variance and all(
+            _as_far(asked, distance) <= _as_far(paid, distance) for distance, _ in asked.shifts
+        )
+    if isinstance(paid, SkellamNormRelease) and isinstance(asked, SkellamNormRelease):
+        return paid.variance == asked.variance and asked.l1 <= paid.l1 and asked.l2 <= paid.l2
+    return False
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -385,27 +449,36 @@ def compose(events: Iterable[Event]) -> Event:
     return parts[0] if len(parts) == 1 else Composed(parts)
 
 
+def _as_far(release: SkellamRelease, distance: int) -> int:
+    """How many coordinates are shifted at least so far."""
+    return sum(count for other, count in release.shifts if other >= distance)
+
+
 def _positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} is {value!r}; it must be a finite number above 0")
 
 
-def _shift_pld(
-    table: FloatArray, distance: int, interval: float, least: int
-) -> PrivacyLossDistribution:
+@lru_cache(maxsize=256)
+def _coordinate(release: SkellamRelease, distance: int, interval: float) -> Losses:
+    """The PLD of one coordinate of a release."""
+    furthest, largest = release._reach, release.shifts[-1][0]
+    table = log_pmf(release.variance, furthest + largest)
+    return _shift_losses(table[: furthest + distance + 1], distance, interval)
+
+
+def _shift_losses(table: FloatArray, distance: int, interval: float) -> Losses:
     """The PLD of one coordinate shifted by ``distance``, on a grid of losses, never optimistic.
 
     ``table`` holds the logarithms of the noise's probabilities, ``distance`` places further than
-    outcomes are looked at; the grid has ``least`` places at least. An outcome with probabilities p
-    and q under the two neighbours has loss ``log p/q``, which falls between two grid points. We
-    split the outcome into two, one at each grid point, with the same total p and the same total q.
+    outcomes are looked at. An outcome with probabilities p and q under the two neighbours has loss
+    ``log p/q``, which falls between two grid points. We split the outcome into two, one at each
+    grid point, with the same total p and the same total q.
     Merging them again is post-processing, so the split pair is at least as revealing as the true
     one ("Connect the Dots", Doroshenko et al. 2022); the error is of second order in the interval,
     where rounding every loss up would be of first order. What lies beyond the table counts as a
     loss of infinity.
     """
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
     furthest = len(table) - 1 - distance
     outcome = np.arange(-furthest, furthest + 1)
     log_p = table[np.abs(outcome)]
@@ -415,15 +488,12 @@ def _shift_pld(
     mass = np.exp(log_p)
     slot = below.astype(np.int64)
     lowest = int(slot.min())
-    size = max(int(slot.max()) - lowest + 2, least)
-    probabilities = np.bincount(slot - lowest, mass * (1 - upper_part), size)
-    probabilities += np.bincount(slot - lowest + 1, mass * upper_part, size)
-    return PrivacyLossDistribution.create_from_rounded_probability(
-        dict(zip(range(lowest, lowest + size), probabilities.tolist(), strict=True)),
-        infinity_mass=2 * math.exp(_LOG_NEGLIGIBLE),
-        value_discretization_interval=interval,
-        pessimistic_estimate=True,
-    )
+    size = int(slot.max()) - lowest + 2
+    masses = np.zeros(size)
+    masses += np.bincount(slot - lowest, mass * (1 - upper_part), size)
+    masses += np.bincount(slot - lowest + 1, mass * upper_part, size)
+    masses.flags.writeable = False
+    return Losses(lowest, masses, 2 * math.exp(_LOG_NEGLIGIBLE), interval)
 
 
 def _shift_rdp(variance: float, distance: int, orders: Sequence[int]) -> FloatArray:

@@ -1,78 +1,85 @@
 """What a federation has spent, durably: charged before anyone is asked, never refunded.
 
 One SQLite file per federation, outside any run's folder, so that a new output folder is not a new
-budget. Every charge is one transaction that takes the write lock first, prices everything spent so
-far together with the new event, and either refuses or commits a line with full synchronisation.
-Hence: two processes cannot overspend together, a crash at any moment loses no committed line, and a
-question is asked only after its line is on disk. Lines are append-only (triggers refuse changes)
-and chained by SHA-256, which reveals edits and deletions except of the newest lines; whoever may
-write the file can of course forge all of it.
+budget. Every charge is one transaction that follows the chain of lines up to the newest, prices
+everything that counts together with the new event, and either refuses or commits a line with full
+synchronisation. Hence: two processes cannot overspend together, a crash at any moment loses no
+committed line, and a question is asked only after its line is on disk.
+
+Lines are append-only (triggers refuse changes) and chained by SHA-256, together with the
+federation's name, the budgets and the schema. A ledger whose chain does not hold, whose lines
+cannot be read or whose newest total is understated spends nothing. That reveals accidents, edits
+and deletions except of the newest lines; whoever may write the file can of course forge all of it.
+
+A charge pays for one question. What happens to that question is on record too: a session *asks* on
+the charge, is *sealed* before the first answer leaves, or is *closed* with the evidence that no
+answer ever will. Only a closed charge counts no longer, since nothing was released under it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
 import re
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from tacit.display import rows_html
 from tacit.privacy.accounting import Budget, Guarantee, spent
-from tacit.privacy.events import Event, compose, from_json, to_json
+from tacit.privacy.events import Event
+from tacit.privacy.filters import check_ladder
+from tacit.privacy.ledger_file import SCHEMA, LedgerFile
+from tacit.privacy.ledger_history import History
+from tacit.privacy.ledger_lines import (
+    BudgetLine,
+    Charge,
+    LedgerError,
+    Line,
+    Misfit,
+    Problem,
+    budget_body,
+    charge_body,
+    line_json,
+    link,
+    now,
+)
+from tacit.privacy.ledger_locks import hold
+from tacit.privacy.ledger_verify import intact, verify, wrong_schema
 from tacit.wording import rounded_up
 
-COLUMNS = ("line", "time", "run", "question", "ε alone", "ε so far")
-_APPLICATION = 0x54616369
-_VERSION = 1
-_LOCK_SECONDS = 600.0
-_APPEND_ONLY = "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-_SCHEMA = (
-    "CREATE TABLE federation (name TEXT NOT NULL, created TEXT NOT NULL)",
-    "CREATE TABLE line (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, "
-    "digest TEXT NOT NULL)",
-    f"CREATE TRIGGER line_is_never_changed BEFORE UPDATE ON line {_APPEND_ONLY}",
-    f"CREATE TRIGGER line_is_never_removed BEFORE DELETE ON line {_APPEND_ONLY}",
-    f"CREATE TRIGGER federation_is_never_changed BEFORE UPDATE ON federation {_APPEND_ONLY}",
-)
+__all__ = [
+    "COLUMNS",
+    "BudgetExceeded",
+    "BudgetLine",
+    "Charge",
+    "ChargedBefore",
+    "Ledger",
+    "LedgerError",
+    "Problem",
+    "check_name",
+    "home",
+    "ledger_path",
+    "line_json",
+]
 
+COLUMNS = ("line", "time", "run", "question", "state", "ε alone", "ε so far")
+_TRIES = 4
+"""How often a price is computed before it is computed while others wait."""
 
-class LedgerError(Exception):
-    """A file that is missing, is no ledger, or belongs to somebody else."""
+_Entry = tuple[str, Mapping[str, Any]]
 
 
 class BudgetExceeded(Exception):
     """A question was refused before anyone was asked."""
 
 
-@dataclass(frozen=True)
-class Charge:
-    """One line of spending: what was asked, and what it cost alone and with all before it."""
-
-    number: int
-    run: str
-    label: str
-    event: Event
-    alone: Guarantee
-    total: Guarantee
-    time: str
-    digest: str
-    """Of this line and, through it, of all lines before it."""
+class ChargedBefore(LedgerError):
+    """A run that may be charged once was charged before, or is barred."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A line that does not agree with itself or with the lines before it."""
-
-    number: int
-    found: str
+class _Moved(Exception):
+    """Others wrote meanwhile, and the price is too much work to compute while they wait."""
 
 
 def home() -> Path:
@@ -104,59 +111,56 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
     """
 
     def __init__(self, path: Path) -> None:
-        """Open an existing ledger; :meth:`create` makes a new one."""
-        self.path = path
+        """Open an existing ledger; :meth:`create` makes a new one.
+
+        Raises:
+            LedgerError: when there is none, when it is of another format, or when file locks do
+                nothing in its folder.
+        """
         if not path.is_file():
             raise LedgerError(
                 f"no ledger at {path}; create one with: tacit ledger create {path} "
                 "--federation NAME --epsilon E --delta D"
             )
-        try:
-            self._connection = _connect(path)
-            application, version = (
-                self._connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("application_id", "user_version")
-            )
-        except sqlite3.DatabaseError as error:
-            raise LedgerError(f"{path} cannot be read as a ledger: {error}") from None
-        if application != _APPLICATION:
-            raise LedgerError(f"{path} is not a Tacit ledger; nothing was read or written")
-        if version != _VERSION:
-            raise LedgerError(
-                f"{path} has ledger format {version}; this version of Tacit reads {_VERSION}"
-            )
+        self._use(path, LedgerFile.open(path))
+
+    def _use(self, path: Path, file: LedgerFile) -> None:
+        self.path, self._file, self._history = path, file, History()
+        self._checked = 0
 
     @classmethod
-    def create(cls, path: Path, federation: str, budget: Budget) -> Ledger:
-        """A new, empty ledger; an existing file is refused, never reset."""
+    def create(
+        cls, path: Path, federation: str, budget: Budget, ladder: Sequence[Budget] = ()
+    ) -> Ledger:
+        """A new, empty ledger; an existing file is refused, never reset.
+
+        Args:
+            path: where the new file goes.
+            federation: whose ledger it is.
+            budget: the lifetime budget, until it is amended.
+            ladder: all budgets that it may later be raised to without leaving the proof of
+                :func:`tacit.privacy.filters.ladder_step`, this one first;
+                :func:`tacit.privacy.filters.split_ladder` makes them. They are on record in the
+                ledger's first line, before anything can be charged.
+        """
         check_name(federation)
+        if ladder:
+            check_ladder(ladder, budget)
         if path.exists():
             raise LedgerError(f"{path} exists already; a ledger is never replaced: open it instead")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Built aside, then linked: at no moment is there half a ledger under the final name.
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        draft.touch(mode=0o600)
-        connection = _connect(draft)
-        _fill(connection, federation, budget)
-        connection.close()
-        try:
-            os.link(draft, path)  # unlike a rename, refuses to replace what a rival just made
-        except FileExistsError:
-            raise LedgerError(f"{path} exists already; open it instead") from None
-        finally:
-            draft.unlink()
-        _sync_folder(path.parent)
+        file = LedgerFile.draft(path)
+        file.append(_opening(federation, budget, ladder))
+        file.finish(path)
         return cls(path)
 
     @classmethod
     def in_memory(cls, federation: str, budget: Budget) -> Ledger:
         """A ledger that ends with the process: for clients that are simulated and end with it."""
         check_name(federation)
-        ledger = object.__new__(cls)
-        ledger.path = Path(":memory:")
-        ledger._connection = sqlite3.connect(":memory:", isolation_level=None)
-        _fill(ledger._connection, federation, budget)
+        ledger, file = object.__new__(cls), LedgerFile.in_memory()
+        file.append(_opening(federation, budget, ()))
+        ledger._use(file.path, file)
         return ledger
 
     @classmethod
@@ -167,34 +171,38 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         """
         path = ledger_path(federation)
         if not path.exists():
-            return cls.create(path, federation, budget)
+            try:
+                return cls.create(path, federation, budget)
+            except LedgerError:
+                if not path.exists():
+                    raise  # otherwise another process made it just now
         return cls(path)
 
     @property
     def federation(self) -> str:
         """Whose ledger it is."""
-        try:
-            (name,) = self._connection.execute("SELECT name FROM federation").fetchone()
-        except (TypeError, sqlite3.DatabaseError):
-            raise LedgerError(f"{self.path} does not say whose ledger it is") from None
-        return str(name)
+        return self._read().opening.federation
 
     @property
     def budget(self) -> Budget:
         """The budget in force: the newest one recorded."""
-        return _budget(*self._lines("budget")[-1][:2])
+        return self._read().budget
+
+    @property
+    def ladder(self) -> tuple[Budget, ...]:
+        """The budgets that were announced with the first; empty if none were."""
+        return tuple(Budget(*step) for step in self._read().opening.ladder)
 
     def __len__(self) -> int:
-        """How many charges there are."""
-        return len(self._lines("charge"))
+        """How many charges there are, closed ones among them."""
+        return len(self._read().charges)
 
     def __repr__(self) -> str:
         """The state at a prompt; a damaged ledger says so instead of failing."""
         try:
-            told = self._state()
-        except (LedgerError, sqlite3.Error) as error:
-            told = str(error)
-        return f"<Ledger of {self.federation}: {told}>"
+            return f"<Ledger of {self.federation}: {self._state()}>"
+        except LedgerError as error:
+            return f"<Ledger: {error}>"
 
     def _repr_html_(self) -> str:
         """For notebooks: every charge and the total."""
@@ -208,6 +216,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                 charge.time,
                 charge.run,
                 charge.label,
+                charge.state,
                 rounded_up(charge.alone.epsilon),
                 rounded_up(charge.total.epsilon),
             )
@@ -222,141 +231,382 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         )
 
     def charges(self) -> list[Charge]:
-        """Every line of spending, oldest first."""
-        return [_charge(*line) for line in self._lines("charge")]
+        """Every line of spending, oldest first, with what happened to its question.
+
+        Those whose ``state`` is ``closed`` count no longer: see :meth:`counting`.
+        """
+        return list(self._read().charges)
+
+    def counting(self) -> list[Charge]:
+        """The charges that count: all but those that were closed."""
+        return [charge for charge in self._read().charges if charge.state != "closed"]
+
+    def budgets(self) -> list[BudgetLine]:
+        """Every budget there ever was, oldest first."""
+        return self._read().budgets
 
     def total(self) -> Guarantee:
-        """The lifetime total at the budget's delta."""
-        budget = self.budget
-        return spent(compose(charge.event for charge in self.charges()), budget.delta)
+        """The lifetime total at the budget's delta, of all charges that count."""
+        history = self._read()
+        return history.spending.tight(history.budget.delta)
 
-    def charge(self, event: Event, label: str, run: str) -> Charge:
+    # Spending --------------------------------------------------------------------------------
+
+    def charge(self, event: Event, label: str, run: str, *, once: bool = False) -> Charge:
         """Spend, durably, or refuse. Ask only after this has returned.
+
+        Args:
+            event: what is released.
+            label: the question, for people.
+            run: on whose behalf; on a client's own ledger, the session that is answered.
+            once: refuse if this run was charged before.
+
+        Raises:
+            BudgetExceeded: when the lifetime total would exceed the budget; nothing is written.
+            ChargedBefore: when the run is barred, or was charged before and may be charged once.
+        """
+        return self._spend([(label, event)], run, once=once)[0]
+
+    def charge_and_ask(
+        self, event: Event, label: str, run: str, session: str, roster: str = ""
+    ) -> Charge:
+        """:meth:`charge` and :meth:`ask` in one transaction: both happen or none."""
+        return self._spend([(label, event)], run, session=session, roster=roster)[0]
+
+    def charge_all(self, asked: Sequence[tuple[str, Event]], run: str) -> list[Charge]:
+        """Spend on several questions, a line each, given with their labels: on all or on none.
 
         Raises:
             BudgetExceeded: when the lifetime total would exceed the budget; nothing is written.
         """
-        with _transaction(self._connection) as connection:
-            budget, total = self.budget, self.check(event, label)
-            body = {
-                "run": run,
-                "label": label,
-                "event": to_json(event),
-                "alone": vars(spent(event, budget.delta)),
-                "total": vars(total),
-                "time": _now(),
-            }
-            line = _append(connection, "charge", body)
-        return _charge(*line)
+        return self._spend(asked, run)
 
     def check(self, event: Event, label: str) -> Guarantee:
         """What the total would be, or :class:`BudgetExceeded`; nothing is written."""
-        budget = self.budget
-        earlier = [charge.event for charge in self.charges()]
-        total = spent(compose([*earlier, event]), budget.delta)
-        if total.epsilon > budget.epsilon:
-            raise BudgetExceeded(
-                f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
-                f"{budget.epsilon:g} at delta {budget.delta:g}; ask fewer questions, add "
-                "noise or raise the budget"
-            )
-        return total
+        return _total_with(self._read(), [event], label)
 
-    def knows(self, run: str) -> bool:
-        """Whether anything was ever charged for this run."""
-        return any(charge.run == run for charge in self.charges())
+    def _spend(
+        self,
+        asked: Sequence[tuple[str, Event]],
+        run: str,
+        *,
+        once: bool = False,
+        session: str = "",
+        roster: str = "",
+    ) -> list[Charge]:
+        """Append a line for each, and one that the first is asked if a session is given.
+
+        Prices are computed before this process takes its turn. If others wrote meanwhile, they are
+        computed again while others wait, unless that is much work: then before the next try. The
+        last try computes them in any case, so that it comes to an end.
+        """
+        if not asked:
+            return []
+        for tries_left in reversed(range(_TRIES)):
+            priced_at, entries = self._offer(asked, run, once=once)
+
+            def decide(
+                history: History,
+                priced_at: str = priced_at,
+                entries: list[_Entry] = entries,
+                tries_left: int = tries_left,
+            ) -> list[_Entry]:
+                _admit(history, run, once=once)
+                if history.tip != priced_at:
+                    entries = self._priced(history, asked, run, hurried=tries_left > 0)
+                if session:
+                    return [*entries, self._asking_first(history, entries, session, roster)]
+                return entries
+
+            with suppress(_Moved):
+                self._write(decide)
+                break
+        return self._history.charges[-len(asked) :]
+
+    def _offer(
+        self, asked: Sequence[tuple[str, Event]], run: str, *, once: bool
+    ) -> tuple[str, list[_Entry]]:
+        """Lines to append after the newest line that is known, and that line's digest."""
+        history = self._history if self._history.length else self._read()
+        _admit(history, run, once=once)
+        try:
+            return history.tip, self._priced(history, asked, run)
+        except BudgetExceeded:
+            before, history = history.tip, self._read()  # the budget may have been raised
+            if history.tip == before:
+                raise
+            return history.tip, self._priced(history, asked, run)
+
+    def _priced(
+        self,
+        history: History,
+        asked: Sequence[tuple[str, Event]],
+        run: str,
+        *,
+        hurried: bool = False,
+    ) -> list[_Entry]:
+        delta = history.budget.delta
+        if len(asked) > 1:
+            everything = [event for _, event in asked]
+            _total_with(history, everything, "all questions together", hurried=hurried)
+        events: list[Event] = []
+        entries: list[_Entry] = []
+        for label, event in asked:
+            events.append(event)
+            total = _total_with(history, events, label, hurried=hurried)
+            entries.append(("charge", charge_body(event, label, run, spent(event, delta), total)))
+        return entries
 
     def amend(self, budget: Budget, reason: str) -> None:
         """Set another budget from now on; the old one and the reason stay on record."""
         if not reason.strip():
             raise ValueError("reason is empty; say who allowed the new budget and why")
-        with _transaction(self._connection) as connection:
-            _append(connection, "budget", _budget_body(budget, reason))
+        self._write(lambda _: [("budget", budget_body(budget, reason))])
+
+    # What happened to a charge ----------------------------------------------------------------
+
+    def ask(self, charge: Charge, session: str, roster: str = "") -> None:
+        """Record, durably, that a charge pays for the question of this session; ask after that.
+
+        Of several processes, or copies of a folder, one gets the charge.
+
+        Args:
+            charge: that nobody asked on yet.
+            session: that was never used.
+            roster: the digest of the roster whose members are asked, if there is one.
+
+        Raises:
+            LedgerError: when the charge was asked before, the session was used before, or the
+                charge is not in this ledger.
+        """
+
+        def decide(history: History) -> list[_Entry]:
+            found = self._found(history, charge)
+            with self._allowed():
+                history.check_asking(found, session)
+            return [("asked", _asked_body(charge.number, charge.digest, session, roster))]
+
+        self._write(decide)
+
+    def seal(self, session: str) -> None:
+        """Record, durably, that answers of this session may leave from now on.
+
+        Raises:
+            LedgerError: unless the session was asked and is not closed.
+        """
+
+        def decide(history: History) -> list[_Entry]:
+            with self._allowed():
+                history.check_sealing(session)
+            charge = history.asked_by(session)
+            if charge and charge.state == "sealed":
+                return []
+            return [("sealing", {"session": session, "time": now()})]
+
+        self._write(decide)
+
+    def close(self, session: str, proof: Mapping[str, Any]) -> None:
+        """Record that nothing was or will be released in this session; its charge counts no longer.
+
+        *Why that is sound.* A charge bounds what is released under it. :meth:`seal` is on disk
+        before the first answer may leave, so of an unsealed session nothing has left. Closing and
+        sealing are transactions of one file, and each refuses after the other, so of a closed
+        session nothing ever leaves either. The charge cannot be asked again. What remains is the
+        product of all other releases, and that is what the total prices.
+
+        Args:
+            session: that was asked.
+            proof: the evidence, as plain JSON.
+
+        Raises:
+            LedgerError: when the session was sealed, closed or never asked.
+        """
+
+        def decide(history: History) -> list[_Entry]:
+            with self._allowed():
+                history.check_closing(session)
+            return [("closed", {"session": session, "proof": dict(proof), "time": now()})]
+
+        self._write(decide)
+
+    def bar(self, session: str) -> bool:
+        """On a client's own ledger: never answer this session; ``False`` if it was charged before.
+
+        From then on nothing can be charged for it, and :meth:`knows` is true of it.
+        """
+        barred = True
+
+        def decide(history: History) -> list[_Entry]:
+            nonlocal barred
+            barred = not history.has_run(session)
+            new = barred and session not in history.barred
+            return [("barred", {"session": session, "time": now()})] if new else []
+
+        self._write(decide)
+        return barred
+
+    def knows(self, run: str) -> bool:
+        """Whether anything was ever charged for this run, or it is barred."""
+        history = self._read()
+        return history.has_run(run) or run in history.barred
+
+    def take(self, charge: Charge, part: int) -> bool:
+        """Take one numbered part of what a charge paid for; ``False`` if it was taken before.
+
+        A charge for many releases lasts longer than a process. Whoever makes the release of this
+        number takes it first, durably; of several processes, or copies of a folder, one gets it.
+
+        Raises:
+            LedgerError: when this ledger does not hold the charge, or a session asked on it.
+        """
+        taken = False
+
+        def decide(history: History) -> list[_Entry]:
+            nonlocal taken
+            found = self._found(history, charge)
+            taken = not history.has_part(charge.digest, part)
+            if not taken:
+                return []
+            with self._allowed():
+                history.check_taking(found, part)
+            body = {"charge": charge.number, "line": charge.digest, "part": part, "time": now()}
+            return [("taken", body)]
+
+        self._write(decide)
+        return taken
+
+    @contextmanager
+    def hold(self, run: str) -> Iterator[None]:
+        """Keep every other process from going on with a run until this block, or process, ends.
+
+        A ledger in memory has no other processes, so nothing is held.
+
+        Raises:
+            LedgerError: when the run is held, naming the run and, if known, the process.
+        """
+        with hold(self.path, run) if self._file.on_disk else nullcontext():
+            yield
+
+    # Looking ---------------------------------------------------------------------------------
 
     def verify(self) -> list[Problem]:
-        """Recompute every line from its stored event; an empty list means all agree."""
-        problems: list[Problem] = []
-        previous = ""
-        budget: Budget | None = None
-        earlier: list[Event] = []
-        rows = self._rows()
-        if not rows:
-            return [Problem(1, "this line is missing")]
-        for expected, (number, kind, body, digest) in enumerate(rows, start=1):
-            if number != expected:
-                return [*problems, Problem(expected, "this line is missing")]
-            if digest != _digest(previous, number, kind, body):
-                problems.append(Problem(number, "the line was altered, or one before it"))
-            previous = digest
-            try:
-                if kind == "budget":
-                    budget = _budget(number, body)
-                    continue
-                charge = _charge(number, body, digest)
-            except LedgerError as error:
-                problems.append(Problem(number, str(error)))
-                continue
-            earlier.append(charge.event)
-            if budget is None:
-                problems.append(Problem(number, "spent before any budget was set"))
-                continue
-            for name, stored, event in (
-                ("alone", charge.alone, charge.event),
-                ("in total", charge.total, compose(earlier)),
-            ):
-                recomputed = spent(event, budget.delta)
-                if not _agree(stored, recomputed):
-                    problems.append(
-                        Problem(
-                            number,
-                            f"epsilon {name} is recorded as {stored.epsilon:.6g} at delta "
-                            f"{stored.delta:g}, recomputed {recomputed.epsilon:.6g} at delta "
-                            f"{recomputed.delta:g}",
-                        )
-                    )
-            if charge.total.epsilon > budget.epsilon:
-                problems.append(
-                    Problem(
-                        number,
-                        f"epsilon {charge.total.epsilon:.6g} exceeds the budget of "
-                        f"{budget.epsilon:g} then in force",
-                    )
-                )
-        return problems
+        """Read and recompute every line; an empty list means all agree."""
+        return verify(self._file)
 
     def intact(self) -> list[Charge]:
         """The charges before the first line that is missing, was altered or cannot be read."""
-        charges: list[Charge] = []
-        previous = ""
-        for expected, (number, kind, body, digest) in enumerate(self._rows(), start=1):
-            if number != expected or digest != _digest(previous, number, kind, body):
-                break
-            previous = digest
-            try:
-                charges += [_charge(number, body, digest)] if kind == "charge" else []
-            except LedgerError:
-                break
-        return charges
+        return intact(self._file)
 
     def extract(self, run: str) -> dict[str, Any]:
-        """One run's lines and the federation's lifetime total, for the run's folder."""
+        """One run's lines that count and the federation's lifetime total, for the run's folder."""
         return {
             "federation": self.federation,
             "budget": vars(self.budget),
             "lifetime": vars(self.total()),
             "run": run,
-            "lines": [line_json(charge) for charge in self.charges() if charge.run == run],
+            "lines": [line_json(charge) for charge in self.counting() if charge.run == run],
         }
 
-    def _rows(self) -> list[tuple[int, str, str, str]]:
-        return self._connection.execute(
-            "SELECT number, kind, body, digest FROM line ORDER BY number"
-        ).fetchall()  # at once: an open query would keep others from committing
+    # Lines -----------------------------------------------------------------------------------
 
-    def _lines(self, kind: str) -> list[tuple[int, str, str]]:
-        return self._connection.execute(
-            "SELECT number, body, digest FROM line WHERE kind = ? ORDER BY number", (kind,)
-        ).fetchall()
+    def _read(self) -> History:
+        """Everything up to the newest line, which is verified before anything is said of it."""
+        with self._file.looking():
+            self._follow()
+        self._check_newest()
+        return self._history
+
+    def _follow(self) -> None:
+        unsound = self._file.unsound()
+        if unsound:
+            raise self._damaged(1, unsound)
+        history = self._history
+        known = history.length
+        lines = self._file.lines(known or None)
+        if known and (not lines or lines.pop(0).digest != history.tip):
+            raise self._damaged(known, f"line {known} was altered or removed")
+        for line in lines:
+            try:
+                history.follow(line)
+                if line.number == 1 and (wrong := wrong_schema(history)):
+                    raise Misfit(wrong)
+            except Misfit as misfit:
+                number = misfit.number or line.number
+                raise self._damaged(number, f"line {number} {misfit}") from None
+        if not history.length:
+            raise self._damaged(1, "line 1 is missing")
+
+    def _check_newest(self) -> None:
+        """That the newest recorded total is not below what is recomputed."""
+        history = self._history
+        newest = history.charges[-1].number if history.charges else 0
+        if newest <= self._checked:
+            return
+        try:
+            wrong = history.understated()
+        except ValueError as error:
+            wrong = f"cannot be priced ({error})"
+        if wrong:
+            raise self._damaged(newest, f"line {newest} {wrong}")
+        self._checked = newest
+
+    def _damaged(self, number: int, found: str) -> LedgerError:
+        self._history, self._checked = History(), 0
+        return LedgerError(
+            f"{self.path}: {found}; nothing is spent from a damaged ledger: put it back from a "
+            f"copy that holds this line {number} and all after it, and look with: tacit ledger "
+            f"verify {self.path}"
+        )
+
+    def _write(self, decide: Callable[[History], Sequence[_Entry]]) -> None:
+        """Append what is decided on in view of all lines, in one transaction."""
+        with self._file.transaction():
+            self._follow()
+            self._check_newest()
+            history = self._history
+            lines: list[Line] = []
+            number, tip = history.length, history.tip
+            for kind, body in decide(history):
+                number += 1
+                try:
+                    lines.append(link(tip, number, kind, body))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"a ledger holds plain JSON only: {error}") from None
+                tip = lines[-1].digest
+                self._file.append(lines[-1])
+        for line in lines:
+            history.follow(line)
+        if history.charges:
+            self._checked = history.charges[-1].number
+
+    def _found(self, history: History, charge: Charge) -> Charge:
+        found = history.charge_of(charge.digest)
+        if found is None:
+            raise LedgerError(
+                f"{self.path} does not hold line {charge.number} of the run {charge.run!r}; "
+                "what was paid from another ledger cannot be taken from this one"
+            )
+        return found
+
+    @contextmanager
+    def _allowed(self) -> Iterator[None]:
+        try:
+            yield
+        except Misfit as misfit:
+            raise LedgerError(
+                f"{self.path} refuses a line that {misfit}; a charge pays for one question of one "
+                "session: charge again to ask again"
+            ) from None
+
+    def _asking_first(
+        self, history: History, entries: Sequence[_Entry], session: str, roster: str
+    ) -> _Entry:
+        """The line that asks on a charge that is about to be appended."""
+        kind, body = entries[0]
+        line = link(history.tip, history.length + 1, kind, body)
+        with self._allowed():
+            history.check_session(session)
+        return "asked", _asked_body(line.number, line.digest, session, roster)
 
 
 def check_name(name: str, what: str = "federation") -> None:
@@ -368,128 +618,38 @@ def check_name(name: str, what: str = "federation") -> None:
         )
 
 
-def _fill(connection: sqlite3.Connection, federation: str, budget: Budget) -> None:
-    with _transaction(connection):
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.execute("INSERT INTO federation VALUES (?, ?)", (federation, _now()))
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
-        _append(connection, "budget", _budget_body(budget, "as created"))
-
-
-def line_json(charge: Charge) -> dict[str, Any]:
-    """A line of spending as plain data."""
-    return {
-        "number": charge.number,
-        "run": charge.run,
-        "label": charge.label,
-        "event": to_json(charge.event),
-        "alone": vars(charge.alone),
-        "total": vars(charge.total),
-        "time": charge.time,
-        "digest": charge.digest,
-    }
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    address = f"{path.resolve().as_uri()}?mode=rw"  # an existing file only
-    connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
-    # A rollback journal with EXTRA syncs the file, the journal and its removal: what COMMIT
-    # reported survives a power cut, not only a kill.
-    connection.execute("PRAGMA synchronous = EXTRA")
-    return connection
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing, with the write lock from the start: reading, pricing and writing are one."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    except sqlite3.OperationalError as error:
-        raise LedgerError(
-            f"the ledger could not be written, so nothing may be asked: {error}"
-        ) from None
-
-
-def _append(
-    connection: sqlite3.Connection, kind: str, body: dict[str, Any]
-) -> tuple[int, str, str]:
-    last = connection.execute(
-        "SELECT number, digest FROM line ORDER BY number DESC LIMIT 1"
-    ).fetchone()
-    number, previous = (last[0] + 1, last[1]) if last else (1, "")
-    text = json.dumps(body, sort_keys=True)
-    line = number, kind, text, _digest(previous, number, kind, text)
-    connection.execute("INSERT INTO line VALUES (?, ?, ?, ?)", line)
-    return int(number), text, line[-1]
-
-
-def _digest(previous: str, number: int, kind: str, body: str) -> str:
-    # A forger may store bytes where texts belong; those are written as what they are not.
-    text = json.dumps([previous, number, kind, body], default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@contextmanager
-def _reading(number: int) -> Iterator[None]:
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise LedgerError(
-            f"line {number} cannot be read ({error}); nothing is spent from a damaged ledger"
-        ) from None
-
-
-def _charge(number: int, text: str, digest: str) -> Charge:
-    with _reading(number):
-        body = json.loads(text)
-        return Charge(
-            number=number,
-            run=body["run"],
-            label=body["label"],
-            event=from_json(body["event"]),
-            alone=Guarantee(**body["alone"]),
-            total=Guarantee(**body["total"]),
-            time=body["time"],
-            digest=digest,
+def _total_with(
+    history: History, events: Sequence[Event], label: str, *, hurried: bool = False
+) -> Guarantee:
+    """The price of everything that counts and these; the exact one before it is refused."""
+    budget, together = history.budget, history.spending.plus(*events)
+    total = together.bound(budget.delta)
+    if total.epsilon > budget.epsilon and not together.cheap:
+        if hurried:
+            raise _Moved
+        total = together.tight(budget.delta)
+    if total.epsilon > budget.epsilon:
+        raise BudgetExceeded(
+            f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
+            f"{budget.epsilon:g} at delta {budget.delta:g}; ask fewer questions, add "
+            "noise or raise the budget"
         )
+    return total
 
 
-def _budget(number: int, text: str) -> Budget:
-    with _reading(number):
-        body = json.loads(text)
-        return Budget(body["epsilon"], body["delta"])
+def _admit(history: History, run: str, *, once: bool) -> None:
+    if run in history.barred:
+        raise ChargedBefore(f"{run!r} is barred: it was agreed that it is never answered")
+    if once and history.has_run(run):
+        raise ChargedBefore(f"{run!r} was charged before and may be charged once: begin a new one")
 
 
-def _budget_body(budget: Budget, reason: str) -> dict[str, Any]:
-    return {**vars(budget), "reason": reason, "time": _now()}
+def _opening(federation: str, budget: Budget, ladder: Sequence[Budget]) -> Line:
+    steps = {"ladder": [[step.epsilon, step.delta] for step in ladder]} if ladder else {}
+    named = {"federation": federation, "schema": SCHEMA}
+    return link("", 1, "budget", {**budget_body(budget, "as created"), **named, **steps})
 
 
-def _agree(stored: Guarantee, recomputed: Guarantee) -> bool:
-    # Other versions of NumPy or SciPy may differ in the last digits.
-    close = math.isclose(stored.epsilon, recomputed.epsilon, rel_tol=1e-6)
-    return close and (stored.delta, stored.unit, stored.relation) == (
-        recomputed.delta,
-        recomputed.unit,
-        recomputed.relation,
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _asked_body(number: int, digest: str, session: str, roster: str) -> dict[str, Any]:
+    asked = {"charge": number, "line": digest, "session": session, "time": now()}
+    return {**asked, "roster": roster} if roster else asked

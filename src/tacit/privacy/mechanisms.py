@@ -197,8 +197,17 @@ class SkellamMechanism:
 
     def perturb(self, answer: IntArray) -> IntArray:
         """One client's answer with its share of noise, or a refusal that tells nothing of it."""
+        return self.repeated(answer, 1).reshape(self.bound.length)
+
+    def repeated(self, answer: IntArray, times: int) -> IntArray:
+        """One answer under so many independent shares of noise: for audits, which run many times.
+
+        A client sends one row of a question's answer at most. Every further row would tell more
+        than the event says.
+        """
         _check(answer, self.bound)
-        return answer + sampling_table(self.share_variance).draw(self.bound.length)
+        noise = sampling_table(self.share_variance).draw(times * self.bound.length)
+        return answer + noise.reshape(times, self.bound.length)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.abstentions import Counting
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import Box, TopVotes
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
@@ -64,6 +65,8 @@ class Plan:
     degree: int
     share_threshold: int
     bytes_per_client: int
+    abstentions: Counting | None
+    """What a count of abstentions would tell; None where ballots name too many candidates."""
 
     @property
     def warning(self) -> str:
@@ -124,6 +127,7 @@ def plan(
         degree=wired.degree,
         share_threshold=wired.share_threshold,
         bytes_per_client=upload_bytes(participation, candidates, modulus_bits(mechanism)),
+        abstentions=Counting.of(bound, participation.clients, mechanism.delivered_variance),
     )
 
 

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from tacit.privacy.accounting import Budget, calibrate, ideal_epsilon, spent
+from tacit.privacy.accounting import RDP_ORDERS, Budget, calibrate, ideal_epsilon, spent
 from tacit.privacy.events import Event, SampledGaussian, Selected
+from tacit.privacy.random_stopping import stopping_gamma
 
 SHAPES = {"logarithmic": 0.0, "square-root": 0.5, "geometric": 1.0, "poisson": math.inf}
 """Names of shapes; Liu and Talwar's random stopping is the geometric one."""
@@ -49,15 +50,7 @@ class Runs:
     @cached_property
     def gamma(self) -> float:
         """The parameter of the truncated negative binomial that has this mean."""
-        from scipy.optimize import brentq
-
-        if self.shape == 1:
-            return 1 / self.mean
-
-        def excess(log_gamma: float) -> float:
-            return math.log(_mean(math.exp(log_gamma), self.shape) / self.mean)
-
-        return math.exp(float(brentq(excess, -60.0, -1e-12, xtol=1e-14)))
+        return stopping_gamma(self.mean, self.shape)
 
     def chance(self, runs: int) -> float:
         """The probability of this number."""
@@ -102,12 +95,6 @@ class Runs:
         for number in range(1, _MOST_RUNS):
             yield number, chance
             chance *= (1 - gamma) * (number + shape) / (number + 1)
-
-
-def _mean(gamma: float, shape: float) -> float:
-    if not shape:
-        return (1 / gamma - 1) / -math.log(gamma)
-    return shape * (1 - gamma) / (gamma * -math.expm1(shape * math.log(gamma)))
 
 
 @dataclass(frozen=True)
@@ -156,11 +143,15 @@ def selected(runs: Runs, rate: float, steps: int, noise: float) -> Selected:
 
 
 def score_noise(rate: float, steps: int, noise: float) -> float:
-    """Noise of a score that costs a validation record about what a training record pays.
+    """The least noise of a score that costs a validation record no more than a training record.
 
-    Many steps of small chance are like one Gaussian release of ``noise / (rate sqrt(steps))``.
+    A score moves by one when a record is replaced, so its divergence is ``order / (2 noise^2)``.
+
+    >>> round(score_noise(rate=0.01, steps=1000, noise=2.0), 3)
+    3.151
     """
-    return noise / (rate * math.sqrt(steps))
+    curve = SampledGaussian(rate, noise, steps).rdp(RDP_ORDERS)
+    return math.sqrt(max(order / (2 * cost) for order, cost in zip(RDP_ORDERS, curve, strict=True)))
 
 
 def liu_talwar(single: Event, gamma: float, delta: float) -> float:

@@ -212,6 +212,7 @@ class EncryptedSum:
     """The server's half, which holds no secret."""
 
     name = ENCRYPTED
+    sealing = "encrypt"
     opens_thresholds = True
 
     def check(self, around: Round) -> None:

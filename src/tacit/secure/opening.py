@@ -86,6 +86,7 @@ class MaskedSum:
 
     roster: Roster | None = None
     name = MASKS
+    sealing = "seal"
     opens_thresholds = False
 
     def check(self, around: Round) -> None:

@@ -40,6 +40,7 @@ class PlainSum:
     """The server's half."""
 
     name = "plain"
+    sealing = "seal"
     opens_thresholds = False
 
     def check(self, around: Round) -> None:

@@ -203,6 +203,10 @@ class SecureSum(Protocol):
         """How plans and messages call it."""
 
     @property
+    def sealing(self) -> str:
+        """The stage at which answers leave the clients; before it nothing of them does."""
+
+    @property
     def opens_thresholds(self) -> bool:
         """Whether it can open which entries reach a threshold, and nothing else of them."""
 

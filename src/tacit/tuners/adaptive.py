@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import structs
 
 from tacit.arrays import Array
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.events import Event, SampledGaussian, Unprotected
 from tacit.privacy.mechanisms import Participation
 from tacit.query import LocalTraining
@@ -31,7 +31,7 @@ from tacit.rules import Adaptive, RecordSteps
 from tacit.sgd import Weights
 from tacit.space import Config, Space
 from tacit.training import PrivateAveraging
-from tacit.tuners.modes import CLEAR, PRIVATE, RECORD, check_training_mode
+from tacit.tuners.modes import CLEAR, PRIVATE, RECORD, check_training_mode, unit_in
 from tacit.tuners.tuner import Outcome
 
 MODES = (PRIVATE, RECORD, CLEAR)
@@ -75,6 +75,11 @@ class AdaptiveRate:
     def __post_init__(self) -> None:
         check_training_mode(self.mode, MODES)
 
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee is about, by the mode."""
+        return unit_in(self.mode)
+
     def event(self, space: Space, variance: float) -> Event:
         if self.mode == CLEAR:
             return Unprotected(LocalTraining.__name__)
@@ -91,14 +96,14 @@ class AdaptiveRate:
         start = self._start(space)
         return self._averaging.noise(start, self._averaging.unit(start), variance, participation)
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
         del rng
         weights, first = self._start(space), self._config(space)
-        federation.check(self.event(space, federation.variance))
-        with federation.while_affordable():
+        questions.check(self.event(space, questions.variance))
+        with questions.while_affordable():
             for number in range(1, self.rounds + 1):
-                weights = _bounded(self._moved(federation, first, weights, number))
-                federation.tell("training", {**first, RATE: _rate(weights)})
+                weights = _bounded(self._moved(questions, first, weights, number))
+                questions.tell("training", {**first, RATE: _rate(weights)})
         ended = {**first, RATE: self._within(space, _rate(weights))}
         return Outcome(ended, (first,), weights=weights[:-1])
 
@@ -107,18 +112,18 @@ class AdaptiveRate:
         return PrivateAveraging(self.rounds, self.epochs, self.clip, rule=self.rule)
 
     def _moved(
-        self, federation: Federation, config: Config, weights: Weights, number: int
+        self, questions: ChargedQuestions, config: Config, weights: Weights, number: int
     ) -> Weights:
         if self.mode == PRIVATE:
             unit = self._averaging.unit(weights)
-            return self._averaging.moved(federation, config, weights, number, unit)
+            return self._averaging.moved(questions, config, weights, number, unit)
         sent = tuple(map(Array.of, weights))
         rule = self.rule
         if self.mode == RECORD:
-            noise = math.sqrt(federation.variance)
+            noise = math.sqrt(questions.variance)
             rule = structs.replace(rule, private=self.records.with_noise(noise))
         query = LocalTraining((config,), sent, self.epochs, number, rule)
-        return federation.average(query, f"training {number}")
+        return questions.average(query, f"training {number}")
 
     def _start(self, space: Space) -> Weights:
         rate = float(self._config(space)[RATE])

@@ -11,6 +11,12 @@ bracket subtracts r from every estimate, where the text says that configurations
 ``r <- alpha r``. How we differ: rewards are clipped, so that their sum can be protected; every
 client counts the same; a phase's rounds have a declared maximum, which is what is paid for.
 
+*Why the declared maximum is charged, whatever is asked.* How many reward rounds there are follows
+from noisy rewards, and a price for a number that was chosen by looking at results is outside the
+proof. So all declared rounds are charged before the first question. *Proof.* Noise and the most
+rounds are fixed; a run that skips rounds releases a function of what the whole would, were the
+skipped ones asked and ignored. The composition of all of them bounds it.
+
 *What is private*: see :mod:`tacit.tuners.modes`; and ``published``, as the paper has it: Gaussian
 noise on each unbounded loss. No epsilon follows from that, see :data:`WHY_PUBLISHED`.
 """
@@ -25,9 +31,17 @@ import numpy as np
 from msgspec import structs
 
 from tacit.arrays import Array
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.accounting import Budget, calibrate
-from tacit.privacy.events import Composed, Event, Repeated, SampledGaussian, Unprotected
+from tacit.privacy.events import (
+    Composed,
+    Event,
+    Repeated,
+    SampledGaussian,
+    SkellamRelease,
+    Unprotected,
+    releases,
+)
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.skellam import FloatArray
 from tacit.query import LocalTraining
@@ -43,6 +57,7 @@ from tacit.tuners.modes import (
     REWARDS_ONLY_NOTE,
     WHILE_TRAINING,
     check_training_mode,
+    unit_in,
 )
 from tacit.tuners.tuner import Outcome
 
@@ -175,8 +190,8 @@ class Stage:
         private = private_part(self.record_rule(share, variance))
         if private is None or not self.train_rounds:
             return rewards
-        steps = private.steps * self.phases * self.train_rounds
-        return Composed((rewards, SampledGaussian(private.rate, private.noise, steps)))
+        one = SampledGaussian(private.rate, private.noise, private.steps)
+        return Composed((rewards, Repeated(one, self.phases * self.train_rounds)))
 
     def event(self, start: Weights, share: float, variance: float) -> Event:
         """All that a private stage spends at most."""
@@ -219,6 +234,11 @@ class Bandit:
     def __post_init__(self) -> None:
         check_training_mode(self.mode, MODES)
 
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee is about, by the mode."""
+        return unit_in(self.mode)
+
     def event(self, space: Space, variance: float) -> Event:
         del space
         if self.mode == RECORD:
@@ -240,12 +260,34 @@ class Bandit:
             return 0.0
         return calibrate(self.stage.reward_event, Budget(self.reward_epsilon, budget.delta))
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
-        federation.check(self.event(space, federation.variance))
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
+        declare(questions, self.event(space, questions.variance), self.mode, [self.stage])
         arms = space.candidates(self.candidates, self.sampling, rng)
-        run = Run(federation, self.stage, self.mode, self.reward_share, self.reward_epsilon, rng)
+        run = Run(questions, self.stage, self.mode, self.reward_share, self.reward_epsilon, rng)
         weights, config = run.through(arms, self.start(1))
         return Outcome(config, arms, note=note(self.mode), weights=weights)
+
+
+def declare(questions: ChargedQuestions, event: Event, mode: str, stages: Sequence[Stage]) -> None:
+    """Charge all that can be asked with noise; refuse what cannot be afforded.
+
+    Answers in clear have no epsilon to choose by, so they are charged when they are asked.
+    """
+    questions.check(event)
+    if mode in (PRIVATE, RECORD):
+        questions.prepay(_by_name(event))
+    elif mode == REWARDS_ONLY:
+        rewards = tuple(stage.reward_event(questions.variance) for stage in stages)
+        questions.prepay({"rewards": Composed(rewards)})
+
+
+def _by_name(event: Event) -> dict[str, Event]:
+    """Rewards and training, as the ledger names them: rewards alone have known worst pairs."""
+    kinds: dict[str, list[Event]] = {"rewards": [], "training": []}
+    for release, times in releases(event).items():
+        name = "rewards" if isinstance(release, SkellamRelease) else "training"
+        kinds[name].append(Repeated(release, times))
+    return {name: Composed(tuple(events)) for name, events in kinds.items()}
 
 
 def note(mode: str) -> str:
@@ -255,9 +297,9 @@ def note(mode: str) -> str:
 
 @dataclass
 class Run:
-    """One stage on one federation."""
+    """One stage, and whom it asks."""
 
-    federation: Federation
+    questions: ChargedQuestions
     stage: Stage
     mode: str
     share: float
@@ -270,17 +312,19 @@ class Run:
     def through(self, arms: Sequence[Config], weights: Weights) -> tuple[Weights, Config]:
         """All phases: the model, and the configuration that was best in the end."""
         stage, known = self.stage, Estimates(len(arms), self.stage.decay)
-        with self.federation.while_affordable():
-            for _ in range(stage.phases):
+        for _ in range(stage.phases):
+            # Each kind of round has prepaid lines: one that a kill lost does not end the other.
+            with self.questions.while_affordable():
                 for _ in range(min(known.rounds(stage.beta), stage.most_rounds)):
                     drawn = known.draw(stage.drawn, self.rng)
                     rewards = self._rewards([arms[arm] for arm in drawn], weights)
                     known.update(drawn, rewards)
-                    self.federation.tell("rewards", arms[known.best], float(np.max(rewards)))
-                config = arms[known.best]
+                    self.questions.tell("rewards", arms[known.best], float(np.max(rewards)))
+            config = arms[known.best]
+            with self.questions.while_affordable():
                 for _ in range(stage.train_rounds):
                     weights = self._trained({**config, **self.fixed}, weights)
-                    self.federation.tell("training", config)
+                    self.questions.tell("training", config)
         return weights, arms[known.best]
 
     def _rewards(self, configs: list[Config], weights: Weights) -> FloatArray:
@@ -290,13 +334,11 @@ class Run:
         terms = asked, sent, self.stage.epochs, self.round_number
         if self.mode in (PRIVATE, RECORD, REWARDS_ONLY):
             query = Rewards(*terms, self.stage.reward_clip, self.stage.rule)
-            opened = self.federation.sum(query, f"rewards {self.round_number}")
+            opened = self.questions.sum(query, f"rewards {self.round_number}")
             return query.mean(opened.value, opened.answered)
         published = self.epsilon if self.mode == PUBLISHED else 0.0
-        in_clear = LocalRewards(
-            *terms, self.stage.rule, published, self.federation.ledger.budget.delta
-        )
-        (found,) = self.federation.average(in_clear, f"rewards {self.round_number}")
+        in_clear = LocalRewards(*terms, self.stage.rule, published, self.questions.delta)
+        (found,) = self.questions.average(in_clear, f"rewards {self.round_number}")
         return np.asarray(found, dtype=np.float64)
 
     def _trained(self, config: Config, weights: Weights) -> Weights:
@@ -304,10 +346,10 @@ class Run:
         averaging = self.stage.averaging
         if self.mode == PRIVATE:
             unit = self.stage.unit(weights, self.share)
-            return averaging.moved(self.federation, config, weights, self.round_number, unit)
+            return averaging.moved(self.questions, config, weights, self.round_number, unit)
         sent = tuple(map(Array.of, weights))
         rule = self.stage.rule
         if self.mode == RECORD:
-            rule = self.stage.record_rule(self.share, self.federation.variance)
+            rule = self.stage.record_rule(self.share, self.questions.variance)
         query = LocalTraining((config,), sent, self.stage.epochs, self.round_number, rule)
-        return self.federation.average(query, f"training {self.round_number}")
+        return self.questions.average(query, f"training {self.round_number}")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacit.arrays import Array
-from tacit.federation import Federation
-from tacit.privacy.events import Composed, Event, Unprotected
+from tacit.charged_questions import ChargedQuestions
+from tacit.privacy.events import CLIENT, Composed, Event, Unprotected
 from tacit.query import LocalValidation
 from tacit.sgd import Weights
 from tacit.space import Space
@@ -35,13 +35,14 @@ class RandomGuess:
     candidates: int = 100
     sampling: str = "sobol"
     name = "random-guess"
+    unit = CLIENT
 
     def event(self, space: Space, variance: float) -> Event:
         del space, variance
         return Composed(())
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
-        del federation
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
+        del questions
         candidates = space.candidates(self.candidates, self.sampling, rng)
         return Outcome(candidates[int(rng.integers(len(candidates)))], candidates)
 
@@ -67,15 +68,16 @@ class Opt:
     sampling: str = "sobol"
     trained: int | None = None
     name = "opt"
+    unit = CLIENT
 
     def event(self, space: Space, variance: float) -> Event:
         del space, variance
         return Unprotected("LocalTraining")
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
         candidates = space.candidates(self.candidates, self.sampling, rng)
         weights = federated_average(
-            lambda query: federation.gather(query, "train every candidate"),
+            lambda query: questions.gather(query, "train every candidate"),
             candidates,
             self.start(len(candidates)),
             self.rounds,
@@ -83,6 +85,6 @@ class Opt:
             self.trained,
         )
         sent = tuple(map(Array.of, weights))
-        answers = federation.gather(LocalValidation(sent), "validate every candidate")
+        answers = questions.gather(LocalValidation(sent), "validate every candidate")
         accuracy = np.mean([answer[0].numpy() for answer in answers], axis=0)
         return Outcome(candidates[int(np.argmax(accuracy))], candidates)

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.cells import chosen
+from tacit.charged_questions import ChargedQuestions
 from tacit.combining import (
     STEPS,
     CellCounts,
@@ -45,14 +46,14 @@ from tacit.combining import (
     numeric,
     optima,
 )
-from tacit.federation import Federation, noise_margin
+from tacit.federation import noise_margin
 from tacit.local_search import LocalSearch, check_sampler
 from tacit.optima import LocalOptima, best_share, dbscan, mean, median, trimmed_mean
-from tacit.privacy.events import Composed, Event, Unprotected
+from tacit.privacy.events import CLIENT, Composed, Event, Unprotected
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import FloatArray
 from tacit.space import SAMPLINGS, Config, Space
-from tacit.tuners.modes import check_federation, check_mode, gathered
+from tacit.tuners.modes import check_mode, check_sums, gathered
 from tacit.tuners.tuner import Outcome
 
 BEST = 0.05
@@ -97,6 +98,7 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
     points: int = 10
     min_points: int | None = None
     name = "combine"
+    unit = CLIENT
 
     def __post_init__(self) -> None:
         check_mode("strategy", self.strategy, STRATEGIES, self.mode, _NOT_A_SUM)
@@ -111,18 +113,22 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
         counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
         return Composed((counts.bound.release(variance), sums.bound.release(variance)))
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
-        check_federation(self.mode, federation)
-        search = self._search(space, int(rng.integers(2**31)), federation.run)
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
+        self.check_sums(questions.secure)
+        search = self._search(space, int(rng.integers(2**31)), questions.run)
         tried = search.candidates if self.sampling in SAMPLINGS else ()
         if self.mode == "clear":
-            config, note = self._in_clear(federation, search)
+            config, note = self._in_clear(questions, search)
         elif self.strategy == "dbscan":
-            config, note = self._clusters(federation, search)
+            config, note = self._clusters(questions, search)
         else:
-            query = self._best(search, federation.steps)
-            config, note = query.combined(federation.sum(query, "local optima").value), ""
+            query = self._best(search, questions.steps)
+            config, note = query.combined(questions.sum(query, "local optima").value), ""
         return Outcome(config, tried, note=note)
+
+    def check_sums(self, secure: str) -> None:
+        """Refuse a secure sum that is not the mode's."""
+        check_sums(self.mode, secure)
 
     def dense_from(self, space: Space, participation: Participation, variance: float) -> int:
         """How many clients must mark a cell for it to be dense under noise of this variance."""
@@ -138,25 +144,25 @@ is the mode 'clear', or instead of it mean, best-mean, dbscan
     def _least(self, space: Space) -> int:
         return self.min_points or 2 * len(space.dimensions)
 
-    def _in_clear(self, federation: Federation, search: LocalSearch) -> tuple[Config, str]:
-        clients = gathered(federation, search)
+    def _in_clear(self, questions: ChargedQuestions, search: LocalSearch) -> tuple[Config, str]:
+        clients = gathered(questions, search)
         if self.strategy != "dbscan":
             return _COMBINED[self.strategy](search.where, [optima(one) for one in clients]), ""
         found = dbscan(search.where, list(map(optima, clients)), min_samples=self.min_points)
         return found.config, NO_CLUSTER if found.fell_back else ""
 
-    def _clusters(self, federation: Federation, search: LocalSearch) -> tuple[Config, str]:
+    def _clusters(self, questions: ChargedQuestions, search: LocalSearch) -> tuple[Config, str]:
         """Algorithm 3: dense cells, clusters of neighbours, and the best cluster's centroid."""
         space, note = search.where, ""
         least = self._least(space)
         counts, sums = CellCounts(search, self._kept), ClusterSums(search, self._kept, ())
-        federation.check(federation.event_of(counts.bound, sums.bound))
-        dense = federation.reached(counts, least, "cells")
+        questions.check_sums(counts.bound, sums.bound)
+        dense = questions.reached(counts, least, "cells")
         if not dense.any():
             dense, note = np.ones_like(dense), NO_DENSE_CELL
         cells = tuple(map(int, np.flatnonzero(dense)))
-        query = ClusterSums(search, self._kept, cells, federation.steps)
-        opened = federation.sum(query, "clusters")
+        query = ClusterSums(search, self._kept, cells, questions.steps)
+        opened = questions.sum(query, "clusters")
         points, accuracies, totals = query.averages(opened.value)
         by_chance = 2 * math.sqrt(opened.variance) / query.steps
         totals = np.where(totals < max(by_chance, least / 2), 0, totals)

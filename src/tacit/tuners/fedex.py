@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacit.arrays import Array, Arrays
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed, Event, Repeated, SampledGaussian, Unprotected
 from tacit.privacy.mechanisms import Participation
@@ -47,6 +47,7 @@ from tacit.tuners.modes import (
     REWARDS_ONLY,
     REWARDS_ONLY_NOTE,
     check_training_mode,
+    unit_in,
 )
 from tacit.tuners.tuner import Outcome
 from tacit.updates import enough_steps, flat, shaped
@@ -136,6 +137,11 @@ class FedEx:
     def __post_init__(self) -> None:
         check_training_mode(self.mode)
 
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee is about, by the mode."""
+        return unit_in(self.mode)
+
     def event(self, space: Space, variance: float) -> Event:
         if self.mode == RECORD:
             private = self._record_rule(variance)
@@ -169,48 +175,48 @@ class FedEx:
         delivered = variance * participation.clients / participation.guaranteed
         return math.sqrt(delivered) / participation.clients
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
         arms = space.candidates(self.candidates, self.sampling, rng)
         configs = tuple({**arm, **self.fixed} for arm in arms)
         known, weights = Exponentiated(len(arms), self.discount), self.start(1)
-        federation.check(self.event(space, federation.variance))
+        questions.check(self.event(space, questions.variance))
         ways = {PRIVATE: self._private, CLEAR: self._clear}
         asked = ways.get(self.mode, self._apart)
-        with federation.while_affordable():
+        with questions.while_affordable():
             for number in range(1, self.rounds + 1):
                 chances = tuple(map(float, known.chances))
                 turn = _Turn(configs, chances, weights, number, known.baseline)
-                weights, beyond = asked(federation, turn)
+                weights, beyond = asked(questions, turn)
                 mean = known.baseline + float(beyond.sum())
                 if number > 1:  # the first round has no baseline to compare with
                     known.update(beyond)
                 known.remember(mean)
-                federation.tell("training", arms[known.best], -mean)
+                questions.tell("training", arms[known.best], -mean)
         note = REWARDS_ONLY_NOTE if self.mode == REWARDS_ONLY else ""
         return Outcome(arms[known.best], arms, note=note, weights=weights)
 
-    def _private(self, federation: Federation, turn: _Turn) -> tuple[Weights, FloatArray]:
+    def _private(self, questions: ChargedQuestions, turn: _Turn) -> tuple[Weights, FloatArray]:
         query = self._query(turn)
-        opened = federation.sum(query, f"training round {turn.number}")
+        opened = questions.sum(query, f"training round {turn.number}")
         update, beyond = query.means(opened.value, opened.answered)
         return shaped(flat(turn.weights) + update, turn.weights), beyond
 
-    def _clear(self, federation: Federation, turn: _Turn) -> tuple[Weights, FloatArray]:
+    def _clear(self, questions: ChargedQuestions, turn: _Turn) -> tuple[Weights, FloatArray]:
         query = LocalSampled(turn.configs, turn.chances, turn.sent, self.epochs, turn.number)
-        losses, counts, *moved = federation.average(query, f"training {turn.number}")
+        losses, counts, *moved = questions.average(query, f"training {turn.number}")
         beyond = losses.astype(np.float64) - turn.baseline * counts.astype(np.float64)
         return tuple(moved), beyond
 
-    def _apart(self, federation: Federation, turn: _Turn) -> tuple[Weights, FloatArray]:
+    def _apart(self, questions: ChargedQuestions, turn: _Turn) -> tuple[Weights, FloatArray]:
         """Losses in a noisy sum, and weights in clear, private for single records or not at all."""
-        rule = self._record_rule(federation.variance) if self.mode == RECORD else None
+        rule = self._record_rule(questions.variance) if self.mode == RECORD else None
         common = turn.configs, turn.chances, turn.sent, self.epochs, turn.number
         asked = SampledLoss(*common, self.loss_clip, turn.baseline, rule)
-        opened = federation.sum(asked, f"losses {turn.number}")
+        opened = questions.sum(asked, f"losses {turn.number}")
         training = LocalTraining(
             turn.configs, turn.sent, self.epochs, turn.number, rule, turn.chances
         )
-        moved = federation.average(training, f"training {turn.number}")
+        moved = questions.average(training, f"training {turn.number}")
         return moved, asked.means(opened.value, opened.answered)
 
     def _query(self, turn: _Turn) -> SampledUpdate:

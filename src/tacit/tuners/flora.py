@@ -26,14 +26,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.combining import LossSums, SurfaceSums, encoded, losses_bound
-from tacit.federation import Federation
 from tacit.local_search import LocalSearch, check_sampler
-from tacit.privacy.events import Event, Unprotected
+from tacit.privacy.events import CLIENT, Event, Unprotected
 from tacit.privacy.skellam import FloatArray
 from tacit.space import SAMPLINGS, Config, Space
 from tacit.surfaces import aplm, mplm, sgm, sgm_of_means, sgm_u, sgm_u_of_means
-from tacit.tuners.modes import check_federation, check_mode, gathered
+from tacit.tuners.modes import check_mode, check_sums, gathered
 from tacit.tuners.tuner import Outcome
 
 SURFACES = ("sgm", "sgm+u", "mplm", "aplm")
@@ -65,6 +65,7 @@ is the mode 'clear', or instead of it sgm, sgm+u, aplm
     sampling: str = "grid"
     clip: float = 1.0
     name = "flora"
+    unit = CLIENT
 
     def __post_init__(self) -> None:
         check_mode("surface", self.surface, SURFACES, self.mode, _NOT_A_SUM)
@@ -83,17 +84,21 @@ is the mode 'clear', or instead of it sgm, sgm+u, aplm
         count = space.count(self.candidates, self._grid_sampling)
         return losses_bound(count, self.clip).release(variance)
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
-        check_federation(self.mode, federation)
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
+        self.check_sums(questions.secure)
         seed = int(rng.integers(2**31))
         search = LocalSearch(space.to_json(), self.sampling, self.candidates, seed)
         common = LocalSearch(search.space, self._grid_sampling, self.candidates, seed)
         candidates = common.candidates
         if self.mode == "clear":
-            surface = self._in_clear(federation, search, encoded(space, candidates))
+            surface = self._in_clear(questions, search, encoded(space, candidates))
         else:
-            surface = self._from_sums(federation, search, candidates)
+            surface = self._from_sums(questions, search, candidates)
         return Outcome(candidates[int(np.argmin(surface))], candidates)
+
+    def check_sums(self, secure: str) -> None:
+        """Refuse a secure sum that is not the mode's."""
+        check_sums(self.mode, secure)
 
     @property
     def _grid_sampling(self) -> str:
@@ -101,22 +106,22 @@ is the mode 'clear', or instead of it sgm, sgm+u, aplm
         return self.sampling if self.sampling in SAMPLINGS else "sobol"
 
     def _in_clear(
-        self, federation: Federation, search: LocalSearch, grid: FloatArray
+        self, questions: ChargedQuestions, search: LocalSearch, grid: FloatArray
     ) -> FloatArray:
-        parties = [(one.points, one.scores) for one in gathered(federation, search)]
+        parties = [(one.points, one.scores) for one in gathered(questions, search)]
         if self.surface == "sgm+u":
             return sgm_u(parties, grid)
         surfaces = {"sgm": sgm, "mplm": mplm, "aplm": aplm}
         return surfaces[self.surface](parties, grid, seed=search.seed)
 
     def _from_sums(
-        self, federation: Federation, search: LocalSearch, candidates: tuple[Config, ...]
+        self, questions: ChargedQuestions, search: LocalSearch, candidates: tuple[Config, ...]
     ) -> FloatArray:
-        steps = federation.steps
+        steps = questions.steps
         if self.surface == "aplm":
-            total = federation.sum(SurfaceSums(search, candidates, self.clip, steps), "surfaces")
+            total = questions.sum(SurfaceSums(search, candidates, self.clip, steps), "surfaces")
         else:
-            total = federation.sum(LossSums(search, self.clip, steps), "losses")
+            total = questions.sum(LossSums(search, self.clip, steps), "losses")
         clients = max(total.answered, 1)
         means = total.value / (steps * clients)
         points = encoded(search.where, candidates)

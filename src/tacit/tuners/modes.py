@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.combining import LocalFindings
-from tacit.federation import Federation
 from tacit.local_search import Findings, LocalSearch
+from tacit.privacy import events
 
 MODES = ("clear", "dp", "encrypted")
 PRIVATE, RECORD, REWARDS_ONLY, CLEAR = WHILE_TRAINING = ("dp", "record", "rewards-only", "clear")
@@ -21,6 +22,11 @@ REWARDS_ONLY_NOTE = (
     "rewards only: the epsilon of the rewards does not cover the weights, which left the clients "
     "in clear"
 )
+
+
+def unit_in(mode: str) -> str:
+    """Whom the guarantee of a method that trains is about."""
+    return events.RECORD if mode == RECORD else events.CLIENT
 
 
 def check_training_mode(mode: str, allowed: tuple[str, ...] = WHILE_TRAINING) -> None:
@@ -44,17 +50,16 @@ def check_mode(
         )
 
 
-def check_federation(mode: str, federation: Federation) -> None:
-    """Refuse a federation whose sums are not those of the mode."""
-    sums = federation.secure.name
-    if mode != "clear" and (mode == "encrypted") != (sums == "encrypted"):
+def check_sums(mode: str, secure: str) -> None:
+    """Refuse a federation whose secure sum is not the mode's."""
+    if mode != "clear" and (mode == "encrypted") != (secure == "encrypted"):
         raise ValueError(
-            f"the mode is {mode!r}, but the federation's sums are {sums!r}; allowed are the mode "
+            f"the mode is {mode!r}, but the federation's sums are {secure!r}; allowed are the mode "
             "'encrypted' with sums 'encrypted', and the mode 'dp' with sums 'masks'"
         )
 
 
-def gathered(federation: Federation, search: LocalSearch) -> list[Findings]:
+def gathered(questions: ChargedQuestions, search: LocalSearch) -> list[Findings]:
     """Everything that the clients found, in clear."""
-    answers = federation.gather(LocalFindings(search), "local findings")
+    answers = questions.gather(LocalFindings(search), "local findings")
     return [Findings(points.numpy(), scores.numpy()) for points, scores in answers]

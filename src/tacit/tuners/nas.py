@@ -11,7 +11,8 @@ How we differ from the paper: the network that is made discrete is the last one,
 scored best on test data along the way; the evaluation stage does not tune the architecture's
 learning rate and weight decay, which it has no use for. The modes and what is private are the
 bandit's; the noise is declared for the search network, which has more parameters than any that can
-be found in it.
+be found in it. All rounds of both stages are charged before the first question, those too that the
+bandit skips.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed, Event, Unprotected
 from tacit.privacy.mechanisms import Participation
@@ -29,8 +30,8 @@ from tacit.query import LocalTraining
 from tacit.rules import ARCHITECTURE, ARCHITECTURE_HYPERPARAMETERS, Bilevel
 from tacit.sgd import Weights
 from tacit.space import Config, Space
-from tacit.tuners.bandit import MODES, Run, Stage, note
-from tacit.tuners.modes import PRIVATE, RECORD, REWARDS_ONLY, check_training_mode
+from tacit.tuners.bandit import MODES, Run, Stage, declare, note
+from tacit.tuners.modes import PRIVATE, RECORD, REWARDS_ONLY, check_training_mode, unit_in
 from tacit.tuners.tuner import Outcome
 
 DARTS: Config = {
@@ -89,6 +90,11 @@ class Feathers:
         """Federated DARTS if the configuration is fixed."""
         return "feathers" if self.fixed is None else "darts"
 
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee is about, by the mode."""
+        return unit_in(self.mode)
+
     def event(self, space: Space, variance: float) -> Event:
         del space
         network, share = self.start({}), self.reward_share
@@ -118,13 +124,14 @@ class Feathers:
             Budget(self.reward_epsilon, budget.delta),
         )
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
-        federation.check(self.event(space, federation.variance))
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
         network = self.start({})
         search, evaluation = self._stages(network)
+        event = self.event(space, questions.variance)
+        declare(questions, event, self.mode, [search, evaluation])
         terms = self.mode, self.reward_share, self.reward_epsilon, rng
         arms = self._arms(space, rng)
-        searching = Run(federation, search, *terms)
+        searching = Run(questions, search, *terms)
         found, chosen = searching.through(arms, network)
         architecture = self.discretise(found)
         fixed: Config = {ARCHITECTURE: architecture}
@@ -135,7 +142,7 @@ class Feathers:
                 f"{_size(network)}, for which the noise was declared; allowed is no larger one"
             )
         training = Run(
-            federation, evaluation, *terms, fixed=fixed, round_number=searching.round_number
+            questions, evaluation, *terms, fixed=fixed, round_number=searching.round_number
         )
         own = [_without_architecture(arm) for arm in self._arms(space, rng)]
         weights, best = training.through(own, fresh)

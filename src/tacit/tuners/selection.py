@@ -28,10 +28,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Examples
 from tacit.dp_training import POISSON, Chance, Models, Recipe, Run, Secret, train
-from tacit.federation import Federation
-from tacit.privacy.events import Event, Repeated, Scored
+from tacit.lots import Units
+from tacit.privacy.events import RECORD, Event, Repeated, Scored
 from tacit.privacy.selection import Runs, score_noise, selected
 from tacit.space import Config, Space
 from tacit.tuners.tuner import Outcome
@@ -45,6 +46,8 @@ NOTES = {
 NO_RUN = "the number of runs drawn was 0, so nothing was trained"
 TUNABLE = ("learning_rate", "momentum", "decay", "clip")
 _STACKED = 16
+_SCORE_STEPS = 1024
+"""What a unit whose rows are all answered right adds to a score."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Selection:
     clip: float = 1.0
     chance: Chance = field(default_factory=Secret, repr=False)
     name = "selection"
+    unit = RECORD
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -94,7 +98,7 @@ class Selection:
     @property
     def rate(self) -> float:
         """With which probability a record is in a lot."""
-        return self.recipe.lot / len(self.examples)
+        return self.recipe.lot / self.examples.units
 
     @property
     def watched_runs(self) -> int:
@@ -110,7 +114,7 @@ class Selection:
         score = score_noise(self.rate, steps, noise)
         return Repeated(Scored(self.rate, noise, steps, score), self.watched_runs)
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
         unknown = [name for name in space.dimensions if name not in TUNABLE]
         if unknown:
             raise ValueError(
@@ -120,10 +124,10 @@ class Selection:
         if "learning_rate" not in space.dimensions:
             raise ValueError("the space has no learning_rate; a selection needs one")
         arms = space.candidates(self.candidates, self.sampling, rng)
-        event = self.event(space, federation.variance)
-        federation.ledger.charge(event, "selection", federation.run)
+        event = self.event(space, questions.variance)
+        questions.charge(event, "selection")
         number = self.runs.draw() if self.mode == TRUSTED else self.watched_runs
-        found = self._best(arms, number, math.sqrt(federation.variance))
+        found = self._best(arms, number, math.sqrt(questions.variance))
         if found is None:
             return Outcome(arms[secrets.randbelow(len(arms))], arms, note=NO_RUN)
         config, weights = found
@@ -132,18 +136,23 @@ class Selection:
     def _best(
         self, arms: tuple[Config, ...], number: int, noise: float
     ) -> tuple[Config, tuple[npt.NDArray[np.float32], ...]] | None:
-        """Of so many runs, some at a time."""
-        best: tuple[float, Config, tuple[npt.NDArray[np.float32], ...]] | None = None
+        """Of so many runs, some at a time.
+
+        *Proof.* A unit of the validation data moves a score by at most :data:`_SCORE_STEPS`, and
+        rounded normal noise is ``score_noise`` times that. Of two runs with the same noisy score
+        the earlier wins: since runs are independent and alike, that is as good as a coin.
+        """
+        best: tuple[int, Config, tuple[npt.NDArray[np.float32], ...]] | None = None
         deviation = score_noise(self.rate, self.recipe.steps, noise)
         for begin in range(0, number, _STACKED):
             count = min(_STACKED, number - begin)
             drawn = [arms[secrets.randbelow(len(arms))] for _ in range(count)]
             models = self.trained(drawn, noise)
-            right = len(self.validation) - models.wrong(self.validation)
-            scores = right + deviation * self.chance.normal((count,)).astype(np.float64)
+            scores = _scores(models, self.validation)
+            scores += self.chance.rounded_normal(_SCORE_STEPS * deviation, (count,))
             top = int(np.argmax(scores))
             if best is None or scores[top] > best[0]:
-                best = float(scores[top]), drawn[top], models.one(top)
+                best = int(scores[top]), drawn[top], models.one(top)
         return None if best is None else best[1:]
 
     def trained(self, configs: list[Config], noise: float) -> Models:
@@ -153,3 +162,9 @@ class Selection:
             for config in configs
         ]
         return train(self.recipe, runs, self.examples, self.classes, self.chance)
+
+
+def _scores(models: Models, validation: Examples) -> npt.NDArray[np.int64]:
+    """Every model's right answers: a unit adds the share of its rows, in whole steps."""
+    right, units = models.right(validation), Units(validation)
+    return np.array([units.shares(row, _SCORE_STEPS).sum() for row in right])

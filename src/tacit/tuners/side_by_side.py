@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.charged_questions import ChargedQuestions
 from tacit.federation import Federation
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed, Event
@@ -68,4 +69,5 @@ class SideBySide:
         for name, method in self.methods.items():
             federation.variance = self.variances[name]
             federation.costs = {}
-            yield name, method.tune(federation, space, np.random.default_rng(seed))
+            questions = ChargedQuestions(federation)
+            yield name, method.tune(questions, space, np.random.default_rng(seed))

@@ -1,9 +1,11 @@
 """A choice and the private training that follows it, as one method: one budget, one epsilon.
 
 The choice is any tuner's; the training is :class:`~tacit.training.PrivateAveraging`. All releases
-of both have noise of the same variance, in units of their own: ``unit`` says how many steps of an
-update the noise takes for one, and so how the budget is shared. *Proof.* Both declare what they
-release, given what was released before; those events compose, and are charged to one ledger.
+of both have noise of the same variance, in units of their own: ``training_unit`` says how many
+steps of an update the noise takes for one, and so how the budget is shared. *Proof.* Both declare
+what they release, given what was released before; those events compose, and are charged to one
+ledger. A vote that counts abstentions may tell that its choice means nothing; then there is no
+training, but it was paid for before the vote, so that what is charged does not depend on the vote.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tacit.federation import Federation
+from tacit.charged_questions import ChargedQuestions
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.events import Composed, Event, releases
@@ -47,13 +49,14 @@ class Together:
         method: how to choose.
         training: how to train.
         start: the model to begin with.
-        unit: training rounds have noise of so many times the choice's standard deviation.
+        training_unit: training rounds have noise of so many times the choice's standard deviation.
     """
 
     method: Tuner
     training: PrivateAveraging
     start: Weights = field(repr=False)
-    unit: int
+    training_unit: int
+    """Steps of an update in one step of the choice."""
 
     @classmethod
     def planned(
@@ -93,20 +96,32 @@ class Together:
         """That of the choice."""
         return self.method.name
 
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee of the choice is about."""
+        return self.method.unit
+
     def event(self, space: Space, variance: float) -> Event:
         """All that both will spend."""
         chosen = self.method.event(space, variance)
-        return Composed((chosen, self.training.event(self.start, self.unit, variance)))
+        return Composed((chosen, self.training.event(self.start, self.training_unit, variance)))
 
     def update_noise(self, space: Space, variance: float, participation: Participation) -> float:
         """The noise of a mean update in every direction, in clipping norms."""
         del space
-        return self.training.noise(self.start, self.unit, variance, participation)
+        return self.training.noise(self.start, self.training_unit, variance, participation)
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
-        federation.check(self.event(space, federation.variance))
-        outcome = self.method.tune(federation, space, rng)
-        weights = self.training.train(federation, outcome.config, self.start, self.unit)
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
+        if isinstance(self.method, Vote) and self.method.count_abstentions:
+            variance = questions.variance
+            training = self.training.event(self.start, self.training_unit, variance)
+            questions.prepay({"vote": self.method.event(space, variance), "training": training})
+        else:
+            questions.check(self.event(space, questions.variance))
+        outcome = self.method.tune(questions, space, rng)
+        if outcome.warning:
+            return outcome
+        weights = self.training.train(questions, outcome.config, self.start, self.training_unit)
         return replace(outcome, weights=weights)
 
 

@@ -4,8 +4,10 @@ Liebenow, Peinemann and Mohammadi, "DP-HYPE: Distributed Differentially Private 
 Search", Algorithm 1. Every client scores the p public candidates on its own data, votes for its
 best k, and adds its share of noise; a secure sum opens the noisy tally, whose largest entry wins.
 We differ where it helps or where it must be: noise is integer and priced exactly, colluders count
-as dropped, votes leave the clients masked (the authors' code sends them in clear), and abstentions
-are hidden.
+as dropped, votes leave the clients masked (the authors' code sends them in clear), and who abstains
+is hidden. How many did can be counted in the same sum, at no price (:mod:`tacit.abstentions`). A
+run-off counts its own. It is held even if most abstained from the first vote, as the proof below
+needs; whoever reads the outcome must not use it then.
 
 Beyond the paper, at the same epsilon and delta, each a choice of its own: ballots that rank
 (``borda``); a tally smoothed over the space (:mod:`tacit.smoothing`); and a run-off, where a share
@@ -25,10 +27,13 @@ from typing import Literal
 
 import numpy as np
 
+from tacit.abstentions import Abstentions
+from tacit.charged_questions import ChargedQuestions
 from tacit.deciding import LEVEL, final_winner, finalists, winner
-from tacit.federation import Federation, Sum
-from tacit.privacy.bounds import BordaVotes, TopVotes
-from tacit.privacy.events import Composed, Event
+from tacit.federation import Sum
+from tacit.privacy.bounds import BordaVotes, TopVotes, WithAbstentions
+from tacit.privacy.events import CLIENT, Composed, Event
+from tacit.privacy.skellam import IntArray
 from tacit.query import BALLOTS, MOST_FOLDS, Ballot
 from tacit.smoothing import MOST_CANDIDATES, Smoothed, Smoother, amplitudes
 from tacit.space import Config, Space
@@ -74,6 +79,8 @@ class Vote:
         run_off: a second vote, or none.
         folds: over how many parts of its examples, each held out in turn, a client's losses are
             means, if it can do that; 1, as published: one part is held out.
+        count_abstentions: whether the sum counts how many clients abstained; it costs no epsilon
+            and no noise, and needs ballots that name at most half of the candidates.
     """
 
     votes: int = 5
@@ -83,7 +90,9 @@ class Vote:
     smooth: bool = False
     run_off: RunOff | None = None
     folds: int = 1
+    count_abstentions: bool = False
     name = "vote"
+    unit = CLIENT
 
     def __post_init__(self) -> None:
         if self.ballot not in BALLOTS:
@@ -100,33 +109,45 @@ class Vote:
         count = space.count(self.candidates, self.sampling)
         first, final = self._bounds(count)
         if final is None:
-            return first.release(variance)
-        return Composed((first.release(variance), final.release(variance)))
+            return self._asked(first).release(variance)
+        asked = (self._asked(first), self._asked(final))
+        return Composed(tuple(bound.release(variance) for bound in asked))
 
-    def tune(self, federation: Federation, space: Space, rng: np.random.Generator) -> Outcome:
+    def tune(self, questions: ChargedQuestions, space: Space, rng: np.random.Generator) -> Outcome:
         candidates = space.candidates(self.candidates, self.sampling, rng)
         first, final = self._bounds(len(candidates))
         if final is not None:
-            federation.check(self.event(space, federation.variance))
-        ballot = Ballot(candidates, self.votes, self.ballot, first.unit, self.folds)
-        opened = federation.sum(ballot, label="vote")
-        tally = opened.value + rng.random(len(candidates)) / 2  # ties by lot
-        smoothed = self._smoothed(space, candidates, opened, rng)
-        counts = Counts(candidates, opened.value, opened.variance)
+            questions.check(self.event(space, questions.variance))
+        ballot = Ballot(
+            candidates, self.votes, self.ballot, first.unit, self.folds, self.count_abstentions
+        )
+        opened = questions.sum(ballot, label="vote")
+        votes, abstained = _read(ballot, opened, "vote")
+        tally = votes + rng.random(len(candidates)) / 2  # ties by lot
+        smoothed = self._smoothed(space, candidates, votes, opened, rng)
+        counts = Counts(candidates, votes, opened.variance)
         if final is None:
             config = candidates[winner(tally, smoothed)]
-            return Outcome(config, candidates, tally=counts, note=_note(smoothed))
+            return Outcome(
+                config, candidates, tally=counts, note=_note(smoothed), abstentions=abstained
+            )
         few = tuple(candidates[place] for place in finalists(tally, smoothed, final.candidates))
-        ballot = Ballot(few, final.votes, "top", final.unit, self.folds)
-        last = federation.sum(ballot, label="run-off")
-        second = last.value + rng.random(len(few)) / 2
+        ballot = Ballot(few, final.votes, "top", final.unit, self.folds, self.count_abstentions)
+        last = questions.sum(ballot, label="run-off")
+        final_votes, abstained_last = _read(ballot, last, "run-off")
+        second = final_votes + rng.random(len(few)) / 2
         return Outcome(
             few[final_winner(second, last.variance, tally, smoothed)],
             candidates,
             tally=counts,
-            run_off=Counts(few, last.value, last.variance),
+            run_off=Counts(few, final_votes, last.variance),
             note=_run_off_note(smoothed, len(few)),
+            abstentions=(*abstained, *abstained_last),
         )
+
+    def _asked(self, ballots: TopVotes | BordaVotes) -> TopVotes | BordaVotes | WithAbstentions:
+        """The bound of the question: a whole vector, abstentions included, is what is charged."""
+        return WithAbstentions(ballots) if self.count_abstentions else ballots
 
     def _bounds(self, count: int) -> tuple[TopVotes | BordaVotes, TopVotes | None]:
         """Of the first vote, and of the run-off; their units share the budget between them."""
@@ -155,6 +176,7 @@ class Vote:
         self,
         space: Space,
         candidates: tuple[Config, ...],
+        votes: IntArray,
         opened: Sum,
         rng: np.random.Generator,
     ) -> Smoothed | None:
@@ -164,8 +186,18 @@ class Vote:
         weight = self.votes * (self.votes + 1) / 2 if self.ballot == "borda" else self.votes
         spread = amplitudes(weight * opened.answered, count)
         smoother = Smoother.of(space, candidates, self.votes)
-        tally = opened.value.astype(np.float64)
+        tally = votes.astype(np.float64)
         return smoother.read(tally[None], opened.variance, spread, rng)[0]
+
+
+def _read(ballot: Ballot, opened: Sum, label: str) -> tuple[IntArray, tuple[Abstentions, ...]]:
+    """The candidates' entries of an opened sum, and how many abstained, where that was asked."""
+    bound = ballot.bound
+    if not isinstance(bound, WithAbstentions):
+        return opened.value, ()
+    votes, count = bound.parted(opened.value)
+    found = Abstentions.counted(label, count, bound, opened.answered, opened.variance)
+    return votes, (found,)
 
 
 def _note(smoothed: Smoothed | None) -> str:

@@ -1,0 +1,266 @@
+"""Carrying audits out: cuts first, then runs in pieces over the cores, then what they show.
+
+What a first run left and the cuts that follow from it are written to the journal before the first
+audited run, so nothing about the tests can depend on what they will find. A killed audit goes on
+with the pieces that are missing; one that was finished begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tacit
+from tacit.audits.records import RECORD_AUDITS
+from tacit.audits.sums import SUM_AUDITS
+from tacit.audits.worlds import DELTA, HOLES, LOSS, WHOLE, Audit, Material, Numbers, Progress, Sizes
+from tacit.cores import cores
+from tacit.journal import Journal, machine
+from tacit.privacy.accounting import Guarantee
+from tacit.privacy.audit import DELTAS, Hits, best_cuts, bounds, error_of_each
+from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.workers import worker_processes
+
+ERROR = 1e-6
+"""The chance that anything which one command prints is wrong, if the claims are true."""
+QUICK, FULL = "quick", "full"
+AUDITS: Mapping[str, Audit] = {**SUM_AUDITS, **RECORD_AUDITS}
+_LEAST_PILOT, _PILOT = 50_000, 1_000_000
+"""Claimed losses from which cuts are computed; fewer runs need fewer."""
+_WHOLE_PIECE = 10
+_BINS = 64
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the curve: what is claimed at a delta, and what was audited."""
+
+    delta: float
+    claimed: float
+    audited: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the audit of one method showed."""
+
+    method: str
+    worlds: str
+    unit: str
+    relation: str
+    curve: tuple[Point, ...]
+    runs: Mapping[str, int]
+    """How many runs a world has, by what they went through."""
+    noise_distance: float
+    """How far noise in the whole federation lies from the claimed, as Kolmogorov and Smirnov do."""
+    largest_distance: float
+    """What chance explains."""
+    seconds: float
+
+    @property
+    def failures(self) -> list[str]:
+        """Why the claim is false, in sentences; none if nothing speaks against it."""
+        found = [
+            f"{self.method}: epsilon is at least {point.audited:.3f} at delta {point.delta:g}, and "
+            f"{point.claimed:.3f} is claimed: the claim is false"
+            for point in self.curve
+            if point.audited > point.claimed
+        ]
+        if self.noise_distance > self.largest_distance:
+            found.append(
+                f"{self.method}: the noise of opened sums lies {self.noise_distance:.3f} from what "
+                f"is claimed, and chance explains {self.largest_distance:.3f}: the federation does "
+                "not add the noise that is charged"
+            )
+        return found
+
+    @property
+    def tightness(self) -> float:
+        """The audited epsilon over the claimed one, at the delta that methods are planned with."""
+        return self.curve[0].audited / self.curve[0].claimed
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "tightness": self.tightness, "failures": self.failures}
+
+
+def chosen(method: str | None) -> list[str]:
+    """The methods to audit: one, or all."""
+    if method is None:
+        return list(AUDITS)
+    if method not in AUDITS:
+        raise ValueError(f"the method is {method!r}; allowed are {', '.join(AUDITS)}")
+    return [method]
+
+
+def run(
+    methods: Sequence[str], epsilon: float, size: str | Sizes, folder: Path, progress: Progress
+) -> list[Finding]:
+    """Audit some methods at a budget; ``size`` is one of the names, or the runs of every method."""
+    sizes = {name: AUDITS[name].sizes[size] if isinstance(size, str) else size for name in methods}
+    each = error_of_each(ERROR / 2, (len(DELTAS) + 1) * len(methods))
+    recipe = {
+        "methods": list(methods),
+        "epsilon": epsilon,
+        "sizes": {name: asdict(one) for name, one in sizes.items()},
+        "error": ERROR,
+        "version": tacit.__version__,
+    }
+    journal = Journal(folder, {"audit": recipe})
+    plans = {name: _planned(journal, name, epsilon, sizes[name].runs, each) for name in methods}
+    work = {
+        key: partial(_piece, name, plans[name], epsilon, count, kind)
+        for name in methods
+        for key, kind, count in _pieces(name, sizes[name])
+    }
+    finished = [0]
+
+    def done(_key: str) -> None:
+        finished[0] += 1
+        progress(finished[0], len(work))
+
+    progress(0, len(work))
+    with _pool() as pool:
+        journal.complete(pool, work, done)
+    found = {key: journal.pieces[key] for key in work}
+    findings = [
+        _finding(name, plans[name], sizes[name], found, each, len(methods)) for name in methods
+    ]
+    journal.path.unlink()  # whoever audits again, perhaps other code, begins anew
+    return findings
+
+
+def record(findings: Sequence[Finding], epsilon: float, size: str) -> dict[str, Any]:
+    """All findings as one document."""
+    return {
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "size": size,
+        "confidence": 1 - ERROR,
+        "methods": [finding.to_json() for finding in findings],
+        "machine": machine(),
+    }
+
+
+def _planned(
+    journal: Journal, name: str, epsilon: float, runs: int, error: float
+) -> dict[str, Any]:
+    """What the first run left, and the cuts, from the journal or new."""
+    key = f"{name}: plan"
+    if key not in journal.pieces:
+        audit = AUDITS[name]
+        material = audit.material(epsilon)
+        losses = audit.claimed_losses(material, min(max(runs, _LEAST_PILOT), _PILOT))
+        cuts = {LOSS: best_cuts(losses, runs, error)}
+        if audit.holes:
+            cuts[HOLES] = [0.5]
+        journal.add(key, {"material": material.to_json(), "cuts": cuts})
+    found: dict[str, Any] = journal.pieces[key]
+    return found
+
+
+def _pieces(name: str, sizes: Sizes) -> Iterator[tuple[str, str, int]]:
+    """Key, path and number of runs of every piece."""
+    audit = AUDITS[name]
+    for path, total, block in (
+        (audit.path, sizes.runs, audit.block),
+        (WHOLE, sizes.whole, _WHOLE_PIECE),
+    ):
+        for begin in range(0, total, block):
+            yield f"{name}: {path}, from {begin}", path, min(block, total - begin)
+
+
+def _piece(
+    name: str, plan: dict[str, Any], epsilon: float, count: int, path: str
+) -> dict[str, Any]:
+    """Some runs of both worlds, counted."""
+    begin = time.process_time()
+    audit, material = AUDITS[name], Material.from_json(plan["material"])
+    ranks: list[FloatArray] = []
+    worlds: list[Numbers] = []
+    for world in ("A", "B"):
+        if path == WHOLE:
+            numbers, own = SUM_AUDITS[name].whole_runs(epsilon, world, count)
+            ranks.append(own)
+        else:
+            numbers = audit.runs(material, epsilon, world, count)
+        worlds.append(numbers)
+    hits = {
+        way: Hits.of(cuts, worlds[0][way], worlds[1][way]).counts.tolist()
+        for way, cuts in plan["cuts"].items()
+    }
+    return {
+        "hits": hits,
+        "ranks": _histogram(ranks).tolist(),
+        "seconds": time.process_time() - begin,
+    }
+
+
+def _histogram(ranks: Sequence[FloatArray]) -> IntArray:
+    if not ranks:
+        return np.zeros(_BINS, dtype=np.int64)
+    return np.histogram(np.concatenate(ranks), _BINS, (0.0, 1.0))[0].astype(np.int64)
+
+
+def _pool() -> AbstractContextManager[Executor]:
+    """A process a core; with one core, this process."""
+    if cores() == 1:
+        return ThreadPoolExecutor(1)
+    return worker_processes()
+
+
+def _finding(
+    name: str,
+    plan: dict[str, Any],
+    sizes: Sizes,
+    found: Mapping[str, Any],
+    error: float,
+    methods: int,
+) -> Finding:
+    audit, material = AUDITS[name], Material.from_json(plan["material"])
+    own = [piece for key, piece in found.items() if key.startswith(f"{name}: ")]
+    hits = {
+        way: Hits(np.sum([np.array(piece["hits"][way]) for piece in own], axis=0))
+        for way in plan["cuts"]
+    }
+    runs = sizes.runs + sizes.whole
+    by_way = [bounds(counted, runs, DELTAS, error) for counted in hits.values()]
+    claims: list[Guarantee] = [material.claim(delta) for delta in DELTAS]
+    distance, largest = _distance([piece["ranks"] for piece in own], ERROR / 2 / methods)
+    return Finding(
+        name,
+        audit.worlds,
+        claims[0].unit,
+        claims[0].relation,
+        tuple(
+            Point(delta, claim.epsilon, max(audited))
+            for delta, claim, *audited in zip(DELTAS, claims, *by_way, strict=True)
+        ),
+        {path: count for path, count in ((audit.path, sizes.runs), (WHOLE, sizes.whole)) if count},
+        distance,
+        largest,
+        float(sum(piece["seconds"] for piece in own)),
+    )
+
+
+def _distance(histograms: Sequence[Sequence[int]], error: float) -> tuple[float, float]:
+    """How far ranks lie from uniform, and how far chance brings them with this probability.
+
+    Dvoretzky, Kiefer and Wolfowitz (1956), with Massart's constant (1990).
+    """
+    counts = np.sum(np.array(histograms), axis=0)
+    total = int(counts.sum())
+    if not total:
+        return 0.0, 1.0
+    expected = np.arange(1, _BINS + 1) / _BINS
+    distance = float(np.abs(np.cumsum(counts) / total - expected).max())
+    return distance, math.sqrt(math.log(2 / error) / (2 * total))

@@ -1,0 +1,123 @@
+"""Locks of files that end with the process that holds them.
+
+A lock is ``flock`` on an open file, which the kernel takes back from a process that ends, however
+it ends: no lock is ever left behind. Within one process a lock is shared, since a run that goes on
+in the same process is the same writer. A forked child closes what it inherits, so that a child that
+outlives a killed parent keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_TRIES, _PAUSE = 10, 0.02
+"""A reader holds a lock for an instant to see whether it is free; a writer tries again then."""
+
+
+@dataclass(eq=False)
+class Lock:
+    """The lock of one file, held by this process until it is released as often as it was taken."""
+
+    path: Path
+    handle: int
+    count: int = 1
+    process: int = field(default_factory=os.getpid)
+
+    def release(self, *, remove: bool = False) -> None:
+        """Give the lock back; ``remove`` deletes the file first, while nobody else can hold it."""
+        with _MUTEX:
+            if self.process != os.getpid() or not self.count:
+                return  # inherited by a fork, or released before
+            self.count -= 1
+            if self.count:
+                return
+            if _HELD.get(self.path) is self:
+                del _HELD[self.path]
+            if remove and is_open_file(self.handle, self.path):
+                self.path.unlink()
+            os.close(self.handle)
+
+
+_HELD: dict[Path, Lock] = {}
+_MUTEX = threading.RLock()
+
+
+def take(path: Path) -> Lock | None:
+    """Lock a file, made empty if it is missing; None while another process holds it."""
+    path = path.parent.resolve() / path.name
+    with _MUTEX:
+        known = _HELD.get(path)
+        if known and is_open_file(known.handle, path):
+            known.count += 1
+            return known
+        handle = _opened_and_locked(path)
+        if handle is None:
+            return None
+        _HELD[path] = Lock(path, handle)
+        return _HELD[path]
+
+
+def release_others(last: Lock) -> None:
+    """Before the last lock in a folder is given back: give back all others, however often taken."""
+    with _MUTEX:
+        for path, lock in list(_HELD.items()):
+            if path.parent == last.path.parent and lock is not last:
+                lock.count = min(lock.count, 1)
+                lock.release()
+
+
+def try_lock(handle: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting; False if another process holds it."""
+    try:
+        import fcntl
+    except ImportError:
+        raise ImportError(
+            "this system has no file locks (fcntl), which keep two processes from writing the same "
+            "files; run this on Linux or macOS, or in the Windows Subsystem for Linux"
+        ) from None
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_open_file(handle: int, path: Path) -> bool:
+    """Whether a path still names the file that is open."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _opened_and_locked(path: Path) -> int | None:
+    """The file, open and locked; None if it stays locked by another process."""
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            # Who held it before may have deleted it: then this is the lock of a file without name.
+            if try_lock(handle) and is_open_file(handle, path):
+                handle, locked = -1, handle
+                return locked
+        finally:
+            if handle >= 0:
+                os.close(handle)
+    return None
+
+
+def _forget_in_child() -> None:
+    global _MUTEX  # another thread may have held it at the fork
+    _MUTEX = threading.RLock()
+    for lock in _HELD.values():
+        os.close(lock.handle)
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

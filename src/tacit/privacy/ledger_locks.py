@@ -1,0 +1,280 @@
+"""File locks around a ledger: are there any, whose turn is it, and who holds a run.
+
+SQLite keeps rival processes apart with file locks. On some network file systems those do nothing
+while they report success, and rivals then write over each other. So a folder is tried out before
+anything is read from it or written to it: of two owners of a lock, the second must be refused.
+
+Locks of this module are flocks on files beside the ledger. The kernel ends them with the process,
+however it ends, and serves those who wait for one in the order in which they came; SQLite's own
+waiting is by repeated tries, where somebody may wait for minutes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from tacit.privacy.ledger_lines import LedgerError
+
+_REFUSED = (errno.EACCES, errno.EAGAIN)
+_CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
+_RIVAL = """
+import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(3)
+"""
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def check_locks(path: Path) -> None:
+    """Refuse a place for a ledger where file locks keep nobody apart.
+
+    Raises:
+        LedgerError: with what to do.
+    """
+    fcntl = _fcntl()
+    folder = path.resolve().parent
+    option = _local_locks(folder)
+    if option:
+        raise LedgerError(
+            f"{path} is on a network file system that is mounted with {option}, so locks of other "
+            "machines are not seen and budgets could be overspent; keep the ledger on a local "
+            "disk, or mount the file system with locking"
+        )
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".probe", dir=folder)
+    except OSError as error:
+        if error.errno in _CANNOT_WRITE:
+            return  # nor can SQLite write its journal here, so nothing can be spent
+        raise LedgerError(f"{path} cannot be opened: {error.strerror} in {folder}") from None
+    rival = -1
+    try:
+        rival = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        kept_apart = _byte_locks_work(fcntl, handle, rival, name) and _flocks_work(
+            fcntl, handle, rival
+        )
+    except OSError as error:
+        raise LedgerError(
+            f"{path} is where files cannot be locked ({error.strerror}); keep the ledger on a "
+            "local disk, or mount the file system with locking"
+        ) from None
+    finally:
+        for each in (handle, rival):
+            if each >= 0:
+                os.close(each)
+        Path(name).unlink(missing_ok=True)
+    if not kept_apart:
+        raise LedgerError(
+            f"{path} is where file locks do nothing: two owners got the same lock, so rival "
+            "processes could overspend the budget; keep the ledger on a local disk, or mount the "
+            "file system with locking"
+        )
+
+
+class _MayNotWrite(LedgerError):
+    """A lock file that this user may not make or open."""
+
+
+@contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Wait until it is this process's turn to write to a ledger, then keep everybody else out."""
+    handle = _opened(path, _beside(path, "lock"))
+    with _flock(handle, _fcntl().LOCK_EX):
+        yield
+
+
+@contextmanager
+def look(path: Path) -> Iterator[None]:
+    """Wait until nobody writes to a ledger, and let nobody, as short as the block is.
+
+    Without it, a reader could wait for long, since SQLite lets it in only where no writer is.
+    """
+    try:
+        handle = _opened(path, _beside(path, "lock"))
+    except _MayNotWrite:
+        yield  # somebody who may read only
+        return
+    with _flock(handle, _fcntl().LOCK_SH):
+        yield
+
+
+@contextmanager
+def _flock(handle: int, operation: int) -> Iterator[None]:
+    fcntl = _fcntl()
+    try:
+        fcntl.flock(handle, operation)
+        try:
+            yield
+        finally:
+            # Closing is not enough: a process that was forked meanwhile holds the file too.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def hold(path: Path, run: str) -> Iterator[None]:
+    """Keep everybody else from going on with a run, until this process lets go or ends.
+
+    Raises:
+        LedgerError: when another process, or another part of this one, holds the run.
+    """
+    fcntl = _fcntl()
+    named = hashlib.sha256(run.encode(errors="surrogatepass")).hexdigest()[:16]
+    file = _beside(path, f"{named}.run")
+    while True:
+        handle = _opened(path, file)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            os.close(handle)
+            if error.errno not in _REFUSED:
+                raise LedgerError(f"{file} cannot be locked: {error.strerror}") from None
+            who = f"process {holder}" if holder.isdigit() else "another process"
+            raise LedgerError(
+                f"the run {run!r} is under way in {who}; wait until it ends, or end it, before "
+                "going on with the run"
+            ) from None
+        if _is(handle, file):
+            break
+        os.close(handle)  # whoever held it removed the file meanwhile: this lock is of no use
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+
+def _byte_locks_work(fcntl: ModuleType, handle: int, rival: int, name: str) -> bool:
+    """Whether locks of byte ranges, which SQLite takes, keep two owners apart.
+
+    A process does not stand in its own way with the old kind of lock. An open file description,
+    which owns the newer kind, does, and the two kinds respect each other. Where there is no newer
+    kind, another process has to try.
+    """
+    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        newer = getattr(fcntl, "F_OFD_SETLK", None)
+        if newer is not None and sys.platform == "linux":
+            answer = _range_lock(fcntl, rival, newer)
+            if answer != errno.EINVAL:
+                return answer in _REFUSED
+        command = [sys.executable, "-I", "-c", _RIVAL, name]
+        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)  # noqa: S603  # ours
+        return done.returncode == 3
+    finally:
+        fcntl.lockf(handle, fcntl.LOCK_UN)
+
+
+def _range_lock(fcntl: ModuleType, handle: int, command: int) -> int:
+    """Lock a whole file; the number of the error, or 0."""
+    import struct
+
+    # struct flock: type, whence, start, length, process (0 for locks of open file descriptions)
+    whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        fcntl.fcntl(handle, command, whole)
+    except OSError as error:
+        return error.errno or errno.EINVAL
+    return 0
+
+
+def _flocks_work(fcntl: ModuleType, handle: int, rival: int) -> bool:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(rival, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _REFUSED
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    return False
+
+
+def _local_locks(folder: Path) -> str:
+    """The option by which a network file system's locks are seen by this machine only, if any."""
+    try:
+        mounts = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return _local_option(mounts, folder)
+
+
+def _local_option(mounts: list[str], folder: Path) -> str:
+    found, deepest = "", -1
+    for mount in mounts:
+        before, _, after = mount.partition(" - ")
+        place, kind = before.split()[4:5], after.split()
+        if not place or len(kind) < 3:
+            continue
+        escaped = place[0].encode().decode("unicode_escape")  # a space is written as \\040
+        root = Path(escaped.encode("latin-1", errors="replace").decode(errors="replace"))
+        # Of several mounts on one place, the last is seen.
+        if len(root.parts) >= deepest and folder.is_relative_to(root):
+            deepest = len(root.parts)
+            found = _option(kind[2]) if kind[0].startswith("nfs") else ""
+    return found
+
+
+def _option(options: str) -> str:
+    local = (
+        option
+        for option in options.split(",")
+        if option == "nolock" or (option.startswith("local_lock=") and option != "local_lock=none")
+    )
+    return next(local, "")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    # Of the file itself, so that everybody takes turns who reaches it by another link.
+    real = path.resolve()
+    return real.with_name(f"{real.name}.{ending}")
+
+
+def _opened(path: Path, file: Path) -> int:
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        kind = _MayNotWrite if error.errno in _CANNOT_WRITE else LedgerError
+        raise kind(
+            f"{path} cannot be written, so nothing may be asked: {file} cannot be opened "
+            f"({error.strerror})"
+        ) from None
+
+
+def _is(handle: int, file: Path) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        named = file.stat()
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(handle)
+    return stat.S_ISREG(opened.st_mode) and (opened.st_dev, opened.st_ino) == (
+        named.st_dev,
+        named.st_ino,
+    )
+
+
+def _fcntl() -> ModuleType:
+    try:
+        import fcntl
+    except ImportError:
+        raise LedgerError(
+            "this system has no POSIX file locks, which a ledger on disk needs; keep it on Linux "
+            "or macOS, or use a ledger in memory"
+        ) from None
+    return fcntl

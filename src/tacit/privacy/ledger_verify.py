@@ -1,0 +1,121 @@
+"""Every line of a ledger, recomputed from what it says."""
+
+from __future__ import annotations
+
+from tacit.privacy.accounting import Budget, Guarantee, TooLargeToPrice, spent
+from tacit.privacy.ledger_file import SCHEMA, LedgerFile
+from tacit.privacy.ledger_history import History, total_problem
+from tacit.privacy.ledger_lines import Charge, LedgerError, Line, Misfit, Problem
+from tacit.privacy.ledger_totals import TOLERANCE
+
+
+def verify(file: LedgerFile) -> list[Problem]:
+    """Whatever does not agree; an empty list means all agree.
+
+    A recorded total agrees if it is one of the two prices of :mod:`tacit.privacy.ledger_totals`; in
+    particular it is not below the smaller of them.
+    """
+    problems: list[Problem] = []
+    try:
+        with file.looking():
+            unsound = file.unsound()
+            problems += [Problem(1, unsound)] if unsound else []
+            lines = file.lines(None)
+    except LedgerError as error:
+        return [*problems, Problem(1, str(error))]
+    if not lines:
+        return [*problems, Problem(1, "this line is missing")]
+    history = History()
+    for line in lines:
+        if line.number != history.length + 1:
+            return [*problems, Problem(history.length + 1, "this line is missing")]
+        problems += [Problem(line.number, found) for found in _problems(history, line)]
+    return problems
+
+
+def intact(file: LedgerFile) -> list[Charge]:
+    """The charges before the first line that is missing, was altered or cannot be read."""
+    history = History()
+    try:
+        with file.looking():
+            lines = file.lines(None)
+    except LedgerError:
+        return []
+    for line in lines:
+        try:
+            history.follow(line)
+        except Misfit:
+            break
+    return history.charges
+
+
+def wrong_schema(history: History) -> str:
+    """What is wrong with the first line, if it is not of a file like this."""
+    if history.opening.schema != SCHEMA:
+        return "records another schema than that of this version"
+    return ""
+
+
+def _problems(history: History, line: Line) -> list[str]:
+    """What is wrong with a line; the history goes on after it in any case."""
+    found = []
+    try:
+        history.check_link(line)
+    except Misfit as misfit:
+        found.append(_said(misfit))
+    try:
+        history.read(line)
+    except Misfit as misfit:
+        history.pass_by(line)
+        return [*found, _said(misfit)]
+    if line.number == 1 and (wrong := wrong_schema(history)):
+        found.append(_said(Misfit(wrong)))
+    if line.kind == "charge":
+        found += _wrong_prices(history, history.charges[-1])
+    return found
+
+
+def _said(misfit: Misfit) -> str:
+    return f"the line {misfit}"
+
+
+def _wrong_prices(history: History, charge: Charge) -> list[str]:
+    budget = history.budget
+    found = []
+    try:
+        alone = spent(charge.event, budget.delta)
+        if not _agree(charge.alone, alone):
+            found.append(
+                f"the line records epsilon alone as {charge.alone.epsilon:.6g} at delta "
+                f"{charge.alone.delta:g}, recomputed {alone.epsilon:.6g} at delta {budget.delta:g}"
+            )
+        recomputed = _total(history, charge, budget)
+    except TooLargeToPrice as error:
+        return [*found, f"the line cannot be priced: {error}"]
+    if not _agree(charge.total, recomputed):
+        found.append(f"the line {total_problem(charge, recomputed.epsilon, budget.delta)}")
+    if charge.total.epsilon > budget.epsilon:
+        found.append(
+            f"epsilon {charge.total.epsilon:.6g} exceeds the budget of {budget.epsilon:g} then in "
+            "force"
+        )
+    return found
+
+
+def _total(history: History, charge: Charge, budget: Budget) -> Guarantee:
+    """The price that was recorded, or the smaller one; the exact one only if it has to be."""
+    bound = history.spending.bound(budget.delta)
+    if _agree(charge.total, bound):
+        return bound
+    return history.spending.tight(budget.delta)
+
+
+def _agree(stored: Guarantee, recomputed: Guarantee) -> bool:
+    close = stored.epsilon == recomputed.epsilon or (
+        abs(stored.epsilon - recomputed.epsilon) <= TOLERANCE * abs(recomputed.epsilon)
+    )
+    return close and (stored.delta, stored.unit, stored.relation) == (
+        recomputed.delta,
+        recomputed.unit,
+        recomputed.relation,
+    )

@@ -1,0 +1,173 @@
+"""Privacy-loss distributions on a grid, and what they are together.
+
+A release is described by the distribution of its privacy loss under the worse of two neighbours, on
+multiples of an interval, with some mass at infinity. Losses of independent releases add up, so
+their distributions are convolved: by Fourier transforms, all at once, which multiplies.
+
+*Why cutting off is not optimistic.* The result is computed on a window of the grid outside of which
+the true distribution has a mass of at most :data:`_CUT`, by Chernoff's bound at a few orders, each
+of which is valid. A discrete Fourier transform puts what lies outside of the window somewhere into
+it. So every mass in the window is at least the true one, and the mass outside, counted as an
+infinite loss on top, is at least the true one too: both raise delta at every epsilon. How floating
+point errs is set aside from delta by whoever asks (:mod:`tacit.privacy.accounting`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.privacy.skellam import FloatArray
+
+_CUT = 1e-15
+_NEGLIGIBLE = 1e-40
+_LARGEST_LOSS = 700.0
+"""Beyond it, exponentials overflow; a smaller one makes delta larger."""
+_ORDERS = np.array([4.0, 6.5, 8.0, 9.5, 13.0])
+"""Of Chernoff's bound, in units of one over the deviation; for a Gaussian 8.4 would be best."""
+
+ComplexArray = npt.NDArray[np.complex128]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Masses of the losses ``(lowest + index) * interval``, and of infinity."""
+
+    lowest: int
+    masses: FloatArray
+    infinite: float
+    interval: float
+
+    def get_delta_for_epsilon(self, epsilon: float) -> float:
+        """The hockey-stick divergence; named as in dp-accounting."""
+        losses = self._losses()
+        above = losses > epsilon
+        return self.infinite - float(np.sum(np.expm1(epsilon - losses[above]) * self.masses[above]))
+
+    def get_epsilon_for_delta(self, delta: float) -> float:
+        """The least epsilon, not below 0, whose divergence is at most ``delta``.
+
+        Between two neighbouring places of the grid, delta is ``above - exp(epsilon) * weighed``
+        with the mass above and the mass weighed by ``exp(-loss)``, both summed from the far end.
+        """
+        if self.infinite > delta:
+            return math.inf
+        losses, above, weighed, deltas = self._tail
+        if not len(losses) or above[0] - weighed[0] <= delta:
+            return 0.0
+        enough = int(np.argmax(deltas <= delta))
+        if weighed[enough] <= 0 or above[enough] <= delta:
+            return float(losses[enough])
+        inside = math.log((above[enough] - delta) / weighed[enough])
+        return max(0.0, min(inside, float(losses[enough])))
+
+    @cached_property
+    def _tail(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """For each positive loss: the mass from there on, the same weighed, and delta there."""
+        losses = self._losses()
+        start = int(np.searchsorted(losses, 0.0, side="right"))
+        losses, masses = losses[start:], self.masses[start:]
+        above = self.infinite + np.cumsum(masses[::-1])[::-1]
+        weighed = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
+        scale = np.exp(np.minimum(losses, _LARGEST_LOSS))
+        deltas = np.append(above[1:], self.infinite) - scale * np.append(weighed[1:], 0.0)
+        return losses, above, weighed, deltas
+
+    def _losses(self) -> FloatArray:
+        places = np.arange(len(self.masses), dtype=np.float64)
+        return (self.lowest + places) * self.interval
+
+
+def composed(parts: Iterable[tuple[Losses, int]]) -> Losses:
+    """Independent releases together, each so many times; all on the same grid.
+
+    >>> coin = Losses(-1, np.array([0.25, 0.0, 0.75]), 0.0, math.log(3.0))
+    >>> two = composed([(coin, 2)])
+    >>> two.lowest, [round(float(mass), 4) for mass in two.masses]
+    (-2, [0.0625, 0.0, 0.375, 0.0, 0.5625])
+    """
+    listed = list(parts)
+    if len(listed) == 1 and listed[0][1] == 1:
+        return listed[0][0]
+    intervals = {part.interval for part, _ in listed}
+    if len(intervals) != 1:
+        raise ValueError(f"losses are on {len(intervals)} grids; allowed is one")
+    least, most = _window(listed)
+    length = _fast(max(most - least + 1, *(len(part.masses) for part, _ in listed)))
+    product = np.ones(length // 2 + 1, dtype=np.complex128)
+    finite = 0.0
+    for part, times in listed:
+        product *= _power(np.fft.rfft(part.masses, length), times)
+        finite += times * math.log1p(-part.infinite)
+    wrapped = np.roll(np.fft.irfft(product, length), -least)[: most - least + 1]
+    start = sum(times * part.lowest for part, times in listed)
+    (interval,) = intervals
+    return Losses(start + least, np.maximum(wrapped, 0.0), _CUT - math.expm1(finite), interval)
+
+
+def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
+    """Between which places, counted from the least possible one, all but a cut of the mass lies."""
+    most = sum(times * (len(part.masses) - 1) for part, times in parts)
+    moments = [_moments(part.masses) for part, _ in parts]
+    mean = sum(times * mean for (_, times), (mean, _) in zip(parts, moments, strict=True))
+    variance = sum(times * spread for (_, times), (_, spread) in zip(parts, moments, strict=True))
+    if variance <= 0:
+        return 0, most
+    orders = _ORDERS / math.sqrt(variance)
+    bounds = []
+    for sign in (1.0, -1.0):
+        generating = np.zeros(len(orders))
+        for (part, times), (centre, _) in zip(parts, moments, strict=True):
+            generating += times * _log_mean_exp(part.masses, sign * orders, centre)
+        bounds.append(float(np.min((generating + math.log(2 / _CUT)) / orders)))
+    upper, lower = mean + bounds[0], mean - bounds[1]
+    high = min(most, math.ceil(upper)) if math.isfinite(upper) else most
+    low = max(0, math.floor(lower)) if math.isfinite(lower) else 0
+    return min(low, high), high
+
+
+def _moments(masses: FloatArray) -> tuple[float, float]:
+    """Mean and variance of the index."""
+    # Sums, not products of matrices: for those NumPy wakes threads, which costs more than it saves
+    index = np.arange(len(masses))
+    mean = float(np.sum(index * masses))
+    return mean, float(np.sum((index - mean) ** 2 * masses))
+
+
+def _log_mean_exp(masses: FloatArray, orders: FloatArray, centre: float) -> FloatArray:
+    """``log sum_k mass_k exp(order (k - centre))`` for every order."""
+    index = np.arange(len(masses)) - centre
+    largest = np.maximum(orders * index[0], orders * index[-1])
+    shifted = np.exp(np.outer(orders, index) - largest[:, np.newaxis])
+    with np.errstate(divide="ignore"):
+        logarithms: FloatArray = np.log(np.sum(shifted * masses, axis=1)) + largest
+    return logarithms
+
+
+def _power(base: ComplexArray, times: int) -> ComplexArray:
+    """``base ** times`` by repeated squaring, where that is not far below what rounding loses."""
+    result = np.zeros_like(base)
+    seen = np.abs(base) > _NEGLIGIBLE ** (1 / times)
+    base, power = base[seen], np.ones(int(np.count_nonzero(seen)), dtype=np.complex128)
+    while times:
+        if times & 1:
+            power = power * base
+        times >>= 1
+        if times:
+            base = base * base
+    result[seen] = power
+    return result
+
+
+def _fast(length: int) -> int:
+    """The least even length, not below this one, that transforms are fast for."""
+    candidates = (
+        odd << max(1, math.ceil(math.log2(length / odd)) if length > odd else 1)
+        for odd in (1, 3, 5, 9, 15)
+    )
+    return min(candidate for candidate in candidates if candidate >= length)

@@ -1,0 +1,312 @@
+"""Campaigns find what is wrong, go on after a kill, and find nothing wrong with Tacit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.endpoint import Endpoint
+from tacit.journal import read_journal
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
+from tacit.secure.protocol import Refused, TooFewClients, Total
+from tools.faults import corruptions, deployment, federations, fuzz, running
+from tools.faults.campaign import Campaign, Outcome, Ready, played
+from tools.faults.children import Child
+from tools.faults.fuzz_messages import WatchedClient
+from tools.faults.members import BALLOT, VARIANCE
+from tools.faults.mutations import bytewise
+from tools.faults.recorded import conversation
+from tools.faults.running import CAMPAIGNS, Wanted, carried_out
+from tools.faults.target import Target
+
+ROOT = Path(__file__).parent.parent.parent
+FIVE = {"kill-random", "kill-at-every-write", "corruptions", "fuzz", "federations"}
+
+
+def table(folder: Path, *options: str) -> dict[str, Any]:
+    """What the command prints."""
+    command = [sys.executable, "-m", "tools.faults", "--json", "--out", str(folder), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def check(found: dict[str, Any], names: set[str]) -> None:
+    rows = {row["campaign"]: row for row in found["campaigns"]}
+    assert rows.keys() == names
+    for row in rows.values():
+        if row["campaign"] == "kill-at-every-write" and "no C compiler" in row.get("not_run", ""):
+            continue
+        assert row["failures"] == 0, row["found"]
+        assert row["trials"] > 0
+        assert row["first_seed"] == found["seed"]
+
+
+def test_a_few_trials_of_every_campaign_find_nothing(tmp_path: Path) -> None:
+    check(table(tmp_path, "--trials", "2", "--only", ",".join(FIVE)), FIVE)
+
+
+@pytest.mark.slow
+def test_the_quick_campaigns_find_nothing(tmp_path: Path) -> None:
+    check(table(tmp_path, "--quick", "--minutes", "20", "--only", ",".join(FIVE)), FIVE)
+
+
+def test_whatever_goes_wrong_in_a_federation_is_paid_and_noted(tmp_path: Path) -> None:
+    play = federations.federated(tmp_path, range(5)).play
+    found: Counter[str] = Counter()
+    for seed in (1, 2, 4, 7, 9):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        outcome = play(seed, folder)
+        assert outcome.failures == []
+        found += outcome.counts
+    assert found["opened"] > 0
+
+
+# What a campaign does with trials ---------------------------------------------------------------
+
+
+def fake(play: Callable[[int, Path], Outcome], **changes: Any) -> Campaign:
+    def prepare(_folder: Path, _seeds: Sequence[int]) -> Ready:
+        return Ready(play)
+
+    return replace(Campaign("fake", "A fake.", 6, 6, prepare), **changes)
+
+
+def outcomes(
+    campaign: Campaign, play: Callable[[int, Path], Outcome], tmp_path: Path
+) -> dict[int, str]:
+    found = played(campaign, play, range(6), 10, tmp_path, 2, time.monotonic() + 60)
+    return {piece: "; ".join(outcome.failures) for piece, outcome in found}
+
+
+def test_a_trial_that_ends_its_process_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    def play(seed: int, _folder: Path) -> Outcome:
+        if seed == 12:
+            os._exit(3)
+        if seed == 13:
+            raise KeyError("lost")
+        return Outcome()
+
+    found = outcomes(fake(play), play, tmp_path)
+    assert found.keys() == set(range(6))
+    assert "ended with status 768" in found.pop(2)
+    assert "KeyError: 'lost'" in found.pop(3)
+    assert set(found.values()) == {""}
+
+
+def test_a_trial_that_hangs_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    def play(seed: int, _folder: Path) -> Outcome:
+        while seed == 11:
+            time.sleep(1)
+        return Outcome()
+
+    found = outcomes(fake(play, longest=0.5), play, tmp_path)
+    assert found.keys() == set(range(6))
+    assert "ended with status 9" in found.pop(1)
+    assert set(found.values()) == {""}
+
+
+def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
+    def wanted(trials: int) -> Wanted:
+        return Wanted(["corruptions"], trials, False, 7, tmp_path, 2, 60.0)
+
+    (row,) = carried_out(wanted(3))["campaigns"]
+    assert (row["trials"], row["failures"], row["last_seed"]) == (3, 0, 9)
+    (journal,) = tmp_path.glob("journal-*.jsonl")
+    before = journal.read_bytes()
+    (row,) = carried_out(wanted(5))["campaigns"]
+    assert row["trials"] == 5
+    assert journal.read_bytes().startswith(before)
+    pieces = read_journal(journal)[0]
+    assert {f"corruptions {number}" for number in range(5)} < pieces.keys()
+    assert len(pieces) == 6
+
+
+def test_a_campaign_that_is_killed_goes_on(tmp_path: Path) -> None:
+    wanted = Wanted(["corruptions"], 300, False, 1, tmp_path / "out", 2, 60.0)
+    child = Child(lambda: len(carried_out(wanted)) and 0, tmp_path / "said")
+    assert child.killed_after(1.0).wrong == ""
+    before = [file.read_bytes() for file in wanted.out.glob("journal-*.jsonl")]
+    (row,) = carried_out(wanted)["campaigns"]
+    assert (row["trials"], row["failures"]) == (300, 0)
+    for data in before:
+        (journal,) = wanted.out.glob("journal-*.jsonl")
+        assert journal.read_bytes().startswith(data[: data.rfind(b"\n") + 1])
+
+
+def test_trials_that_do_not_fit_in_the_time_are_missing_from_the_table(tmp_path: Path) -> None:
+    found = carried_out(Wanted(["corruptions"], 4000, False, 1, tmp_path, 2, 0.5))
+    (row,) = found["campaigns"]
+    assert row["trials"] < row["planned"] == 4000
+    assert running.as_text(found)[0].startswith(f"corruptions  {row['trials']} of 4000 trials, 0")
+
+
+def test_campaigns_that_cannot_be_carried_out_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = CAMPAIGNS["kill-at-every-write"]
+    monkeypatch.setitem(
+        CAMPAIGNS, campaign.name, replace(campaign, unavailable=lambda: "no C compiler")
+    )
+    monkeypatch.setattr(deployment, "unavailable", lambda: "Flower is not installed")
+    found = carried_out(Wanted([campaign.name, "deployment"], 1, False, 1, tmp_path, 2, 60.0))
+    assert running.as_text(found) == [
+        "kill-at-every-write  not run: no C compiler",
+        "deployment           not run: Flower is not installed",
+    ]
+
+
+def test_rows_of_the_deployment_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "campaigns": [
+            {
+                "campaign": "kill",
+                "what": "A node.",
+                "trials": 2,
+                "failures": 1,
+                "results": 1,
+                "seconds": 9.0,
+            }
+        ],
+        "trials": [{"seed": 5, "problem": ""}, {"seed": 6, "problem": "it hangs"}],
+    }
+
+    def run(command: Sequence[str], **_options: object) -> subprocess.CompletedProcess[str]:
+        Path(command[-1]).write_text(json.dumps(told))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    (row,) = deployment.rows(2, 5, tmp_path)
+    assert (row["campaign"], row["trials"], row["failures"]) == ("deployment: kill", 2, 1)
+    assert row["found"] == ["seed 6: it hangs"]
+
+
+def test_a_killed_child_is_told_from_one_that_was_refused_or_failed(tmp_path: Path) -> None:
+    def refused() -> int:
+        sys.stdout.write("tacit: 'vote' would bring epsilon to 4, above the\nbudget of 1\n")
+        return 2
+
+    def failing() -> int:
+        raise KeyError("lost")
+
+    ended = Child(refused, tmp_path / "said").ended()
+    assert (ended.refused, ended.wrong) == (True, "")
+    assert "KeyError: 'lost'" in Child(failing, tmp_path / "said").ended().wrong
+    assert "it ended with 2" in Child(lambda: 2, tmp_path / "said").ended().wrong
+    ended = Child(lambda: signal.pause() or 0, tmp_path / "said").killed_after(0.05)  # type: ignore[func-returns-value]
+    assert (ended.killed, ended.wrong) == (True, "")
+
+
+# What campaigns would find ----------------------------------------------------------------------
+
+
+def target(attempt: Callable[[], str]) -> Target:
+    return Target(
+        "fake", [b"x"], (bytewise,), lambda _base, _data, _folder: attempt(), (Refused,), 1
+    )
+
+
+def test_fuzzing_finds_other_exceptions_and_too_much_work(tmp_path: Path) -> None:
+    def undeclared() -> str:
+        raise KeyError("lost")
+
+    def refusing() -> str:
+        raise Refused("no")
+
+    def endless() -> str:
+        for _ in range(fuzz.MOST_CALLS):
+            len("")
+        return ""
+
+    found = [
+        fuzz._attempted(target(one), 0, b"", tmp_path) for one in (undeclared, refusing, endless)
+    ]
+    assert [how for _, how, _ in found] == ["failed", "refused", "taken"]
+    assert found[0][0] == "KeyError: 'lost'"
+    assert found[1][0] == ""
+    assert found[2][0].startswith("it took 2000")
+
+
+def test_fuzzing_finds_a_ledger_that_changes_without_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = conversation(tmp_path, (BALLOT,))
+    first, sealing = [one for one in talk.requests() if one.stage in ("evaluate", "seal")]
+    client = WatchedClient(talk.endpoint)
+    assert client.asked(sealing.before, sealing.request) == ""
+    real = Endpoint.handle
+
+    def careless(self: Endpoint, state: bytes, request: bytes) -> tuple[bytes, bytes]:
+        self.ledger.charge(BALLOT.bound.release(VARIANCE), "answer", "another")
+        return real(self, state, request)
+
+    monkeypatch.setattr(Endpoint, "handle", careless)
+    assert "led to the lines" in client.asked(first.before, first.request)
+    assert "and the ledger has new lines" in client.asked({}, sealing.request)
+    monkeypatch.setattr(Endpoint, "handle", real)
+    monkeypatch.setattr(Endpoint, "_release", lambda *_: None)
+    assert "the ledger has no line" in client.asked(sealing.before, sealing.request)
+
+
+def test_the_corruption_campaign_finds_a_ledger_that_believes_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prepared").mkdir()
+    play = corruptions.corrupted(tmp_path / "prepared", []).play
+    monkeypatch.setattr(Ledger, "verify", lambda _self: [])
+    monkeypatch.setattr("tacit.privacy.ledger_history.History.check_link", lambda *_: None)
+    failures = []
+    for seed in range(60):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        failures += play(seed, folder).failures
+    assert any("says something else than before" in one for one in failures), failures
+
+
+def test_a_federation_that_gives_up_early_or_opens_another_sum_is_found(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    plan = replace(
+        federations._Plan.drawn(chance),
+        participation=Participation(5, 1),
+        secure="masks",
+        roster=True,
+        loss=0.0,
+        drops={},
+        garbled={},
+        dealers=[],
+        bests=[0.1, 0.3, 0.5, 0.7, 0.9],
+    )
+    built, channel, watched = federations._built(plan, chance, tmp_path)
+    with built.held():
+        answered = built.sum(BALLOT, "vote").answered
+    session, total = watched.opened[0]
+
+    def found(total: Total, answered: int = answered) -> list[str]:
+        return federations._opened(plan, channel, built, session, total, answered)
+
+    assert found(total) == []
+    assert "standard deviations off" in found(replace(total, value=total.value + 10_000))[0]
+    assert "which are too few" in " ".join(found(replace(total, survivors=(0, 1))))
+    assert "4 answers are said" in found(total, 4)[0]
+    ended = TooFewClients("seal", 3, 4)
+    assert (
+        "given up with 0 missing, of which 1 may be"
+        in federations._given_up(plan, channel, ended)[0]
+    )
+    channel.missing |= {1, 2}
+    assert federations._given_up(plan, channel, ended) == []

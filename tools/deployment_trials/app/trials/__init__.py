@@ -1,0 +1,1 @@
+"""A Flower app that votes, then trains a little: for trials."""

@@ -1,0 +1,194 @@
+"""Files that are fuzzed: whatever a command or a node reads from disk."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.files import decoded
+from tacit.job import run as carry_out
+from tacit.journal import _seal as journal_seal
+from tacit.journal import read_journal
+from tacit.keeping import UNREADABLE
+from tacit.membership import Membership
+from tacit.pareto_plan import load_pareto_plan
+from tacit.plan import load_plan
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanisms import Participation
+from tacit.receipts import check_receipts, read_receipts
+from tacit.result_files import read_result
+from tacit.secure.crypto import digest
+from tacit.secure.protocol import Refused
+from tacit.sessions import Sessions
+from tacit.tables import ScoreTable, shipped
+from tacit.transcripts import Record
+from tools.faults.mutations import bytewise, in_json, in_lines, in_msgpack
+from tools.faults.recorded import Conversation
+from tools.faults.target import Target
+
+_TINY = (
+    "federation.clients=8",
+    "search.candidates=6",
+    "search.ballot=published",
+    "search.votes=2",
+    "task.score_epochs=1",
+    "task.train_rounds=1",
+    "task.train_epochs=1",
+    "task.hidden=[]",
+)
+
+
+def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
+    """Everything that a command or a node reads from disk."""
+    run = prepared / "run"
+    plan = load_plan(None, _TINY)
+    carry_out(plan, run, lambda *_: None, lambda _: None)
+    pareto = load_pareto_plan(None, []).to_toml()
+    journal = next(run.glob("journal-*.jsonl")).read_bytes()
+    receipts = [file.read_bytes() for file in sorted((prepared / "receipts").iterdir())[:6]]
+    transcripts = [file.read_bytes() for file in sorted((prepared / "transcripts").iterdir())[:3]]
+    ledger = Ledger(prepared / "server.sqlite")
+    charges = {charge.digest: charge for charge in ledger.charges()}
+    keyring = talk.federation.roster
+    if keyring is None:
+        raise TypeError("the federation has a roster")
+    names = tuple(f"client-{number}" for number in range(len(keyring.keys)))
+    roster = Membership("clinics", names, keyring, Participation(len(names)), 1.0).to_toml()
+    table = min(shipped().values(), key=lambda path: path.stat().st_size)
+
+    def result(base: int, data: bytes, folder: Path) -> None:
+        for number, name in enumerate(("result.json", "ledger.json")):
+            (folder / name).write_bytes(data if base == number else (run / name).read_bytes())
+        read_result(folder)
+
+    def receipt(_base: int, data: bytes, folder: Path) -> None:
+        file = _written(folder, "receipt.json", data)
+        check_receipts(read_receipts([file]), _Lines(charges), keyring)  # type: ignore[arg-type]
+
+    def sessions(_base: int, data: bytes, folder: Path) -> None:
+        noted = Sessions(_written(folder, "sessions", data), tell=lambda _text: None)
+        try:
+            noted.begin("00" * 32)
+            noted.finish("00" * 32)
+        finally:
+            (folder / f"sessions{UNREADABLE}").unlink(missing_ok=True)
+
+    sessions_file = prepared / "sessions"
+    for number in range(3):
+        Sessions(sessions_file).begin(f"{number:064x}")
+    Sessions(sessions_file).end("f" * 64)
+
+    def simple(read: Callable[[Path], object], name: str) -> Callable[[int, bytes, Path], str]:
+        def attempt(_base: int, data: bytes, folder: Path) -> str:
+            read(_written(folder, name, data))
+            return ""
+
+        return attempt
+
+    def quiet(
+        read: Callable[[int, bytes, Path], None],
+    ) -> Callable[[int, bytes, Path], str]:
+        def attempt(base: int, data: bytes, folder: Path) -> str:
+            read(base, data, folder)
+            return ""
+
+        return attempt
+
+    wrong = (ValueError,)
+    results = [(run / name).read_bytes() for name in ("result.json", "ledger.json")]
+    plans = [(run / "plan.toml").read_bytes(), plan.to_toml().encode()]
+    return [
+        Target(
+            "sessions files",
+            [sessions_file.read_bytes()],
+            (bytewise, _resealed_sessions),
+            quiet(sessions),
+            (Refused,),
+            60,
+        ),
+        Target("receipts", receipts, (bytewise, in_json, in_json), quiet(receipt), wrong, 60),
+        Target(
+            "rosters",
+            [roster.encode()],
+            (bytewise, in_lines),
+            simple(Membership.load, "roster.toml"),
+            wrong,
+            40,
+        ),
+        Target(
+            "transcripts",
+            transcripts,
+            (bytewise, in_msgpack),
+            simple(lambda file: Record.read(file).check(charges, keyring), "one.transcript"),
+            wrong,
+            8,
+        ),
+        Target(
+            "journals",
+            [journal],
+            (bytewise, _resealed_journal, in_lines),
+            simple(read_journal, "journal-0.jsonl"),
+            wrong,
+            60,
+        ),
+        Target("results", results, (bytewise, in_json, in_json), quiet(result), wrong, 40),
+        Target(
+            "tables", [table.read_bytes()], (bytewise,), simple(ScoreTable.load, "t.npz"), wrong, 8
+        ),
+        Target(
+            "plans",
+            plans,
+            (bytewise, in_lines, in_lines),
+            simple(lambda file: load_plan(file, ()), "plan.toml"),
+            wrong,
+            15,
+        ),
+        Target(
+            "plans of fronts",
+            [pareto.encode()],
+            (bytewise, in_lines, in_lines),
+            simple(lambda file: load_pareto_plan(file, []), "front.toml"),
+            wrong,
+            10,
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """As much of a ledger as receipts are compared with, read once."""
+
+    charges: Mapping[str, Any]
+
+    def intact(self) -> list[Any]:
+        """All of it."""
+        return list(self.charges.values())
+
+
+def _written(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def _resealed_sessions(data: bytes, chance: random.Random) -> bytes:
+    head, _, body = data.split(b"\n", 2)
+    body = in_json(body, chance)
+    return b"\n".join((head, digest(b"sessions", body).hex().encode(), body))
+
+
+def _resealed_journal(data: bytes, chance: random.Random) -> bytes:
+    *lines, rest = data.split(b"\n")
+    place = chance.randrange(len(lines))
+    whole = in_json(lines[place], chance)
+    with suppress(ValueError, RecursionError):
+        told = decoded(whole, list[Any])
+        begin = json.dumps(told[:-1])[:-1].encode()
+        whole = begin + journal_seal(begin)
+    lines[place] = whole
+    return b"\n".join((*lines, rest))
