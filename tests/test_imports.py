@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
 LAYERS = (
-    ("locks",),
+    ("cores", "locks"),
     ("files",),
     (
         "arrays",
@@ -62,7 +62,6 @@ LAYERS = (
     ("secure.opening",),
     ("privacy.planner", "privacy.selection"),
     (
-        "cores",
         "data.examples",
         "domains",
         "settings",

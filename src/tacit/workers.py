@@ -32,12 +32,12 @@ def worker_processes(
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for worker in set(active_children()) - others:
             worker.kill()
         raise
     finally:
-        pool.shutdown()
+        # Waits for the pool's own thread: at exit, Python would wake it while it closes its pipe.
+        pool.shutdown(cancel_futures=True)
 
 
 def one_core() -> None:

@@ -9,20 +9,36 @@ import mpmath
 import numpy as np
 import pytest
 
-from tacit.privacy.skellam import LARGEST_TOTAL_VARIANCE, log_pmf, log_tail, reach, sampling_table
+from tacit.privacy.skellam import (
+    LARGEST_TOTAL_VARIANCE,
+    _log_pmf_by_ratios,
+    log_pmf,
+    log_tail,
+    reach,
+    sampling_table,
+)
 from tests.randomness import fits_skellam, tail_is_plausible
 
 VARIANCES = (0.01, 0.4, 2.475, 139.0, 15_000.0)
+LARGE_VARIANCES = (2.0**14, 20_000.5)
+"""From which another formula computes the probabilities."""
 
 
-@pytest.mark.parametrize("variance", VARIANCES)
+@pytest.mark.parametrize("variance", [*VARIANCES, *LARGE_VARIANCES])
 def test_log_probabilities_agree_with_mpmath_deep_into_the_tail(variance: float) -> None:
     furthest = 2 * reach(variance, math.log(1e-22))
     found = log_pmf(variance, furthest)
     with mpmath.workdps(50):
         for x in range(0, furthest + 1, max(1, furthest // 20)):
-            exact = mpmath.log(mpmath.besseli(x, variance)) - variance
+            exact = mpmath.log(mpmath.besseli(x, variance, maxterms=10**6)) - variance
             assert found[x] == pytest.approx(float(exact), abs=1e-11, rel=1e-13)
+
+
+@pytest.mark.parametrize("variance", [1e6, 1e8])
+def test_both_formulas_agree_where_mpmath_is_too_slow(variance: float) -> None:
+    furthest = 2 * math.isqrt(int(variance))
+    ratios = _log_pmf_by_ratios(variance, furthest)
+    assert np.abs(log_pmf(variance, furthest) - ratios).max() < 1e-10
 
 
 def test_probabilities_of_the_largest_sums_are_gaussian_to_first_order() -> None:

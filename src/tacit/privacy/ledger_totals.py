@@ -77,30 +77,37 @@ class Spending:
     def __init__(self) -> None:
         self.counts: Counter[Release] = Counter()
         self._sums: _Sums | None = _Sums()
+        self._unprotected = 0
 
     def add(self, event: Event) -> None:
         """Count one more charge."""
         for release, times in releases(event).items():
             self.counts[release] += times
+            self._unprotected += times * isinstance(release, Unprotected)
             if self._sums:
                 self._sums.add(release, times)
 
     def remove(self, event: Event) -> None:
         """Count it no longer."""
-        self.counts -= releases(event)
+        removed = releases(event)
+        self.counts -= removed
+        self._unprotected -= sum(
+            times for release, times in removed.items() if isinstance(release, Unprotected)
+        )
         self._sums = None  # to be added up anew, since differences lose digits
 
     def plus(self, *events: Event) -> Spending:
         """With more charges; this one stays as it is."""
         more = Spending()
         more.counts, more._sums = self.counts.copy(), copy.deepcopy(self._sums)
+        more._unprotected = self._unprotected
         for event in events:
             more.add(event)
         return more
 
     def bound(self, delta: float) -> Guarantee:
         """A price that takes little work however many charges there are."""
-        if self.cheap or any(isinstance(release, Unprotected) for release in self.counts):
+        if self.cheap or self._unprotected:
             try:
                 return self._exactly(delta)
             except TooLargeToPrice:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from tacit.cores import cores
 from tacit.privacy.accounting import Budget, Guarantee, TooLargeToPrice, spent
 from tacit.privacy.ledger_file import SCHEMA, LedgerFile
 from tacit.privacy.ledger_history import History, total_problem
 from tacit.privacy.ledger_lines import Charge, LedgerError, Line, Misfit, Problem
-from tacit.privacy.ledger_totals import TOLERANCE
+from tacit.privacy.ledger_totals import TOLERANCE, Spending
 
 
 def verify(file: LedgerFile) -> list[Problem]:
@@ -25,12 +30,19 @@ def verify(file: LedgerFile) -> list[Problem]:
         return [*problems, Problem(1, str(error))]
     if not lines:
         return [*problems, Problem(1, "this line is missing")]
-    history = History()
-    for line in lines:
-        if line.number != history.length + 1:
-            return [*problems, Problem(history.length + 1, "this line is missing")]
-        problems += [Problem(line.number, found) for found in _problems(history, line)]
-    return problems
+    history, pending = History(), list[tuple[int, Future[list[str]]]]()
+    with ThreadPoolExecutor(cores()) as pool:  # NumPy computes without the interpreter's lock
+        for line in lines:
+            if line.number != history.length + 1:
+                problems.append(Problem(history.length + 1, "this line is missing"))
+                break
+            problems += [Problem(line.number, found) for found in _problems(history, line)]
+            if history.charges and history.charges[-1].number == line.number:
+                check = _check_of(history, history.charges[-1])
+                pending.append((line.number, pool.submit(check)))
+        for number, found in pending:
+            problems += [Problem(number, wrong) for wrong in found.result()]
+    return sorted(problems, key=lambda problem: problem.number)
 
 
 def intact(file: LedgerFile) -> list[Charge]:
@@ -70,8 +82,6 @@ def _problems(history: History, line: Line) -> list[str]:
         return [*found, _said(misfit)]
     if line.number == 1 and (wrong := wrong_schema(history)):
         found.append(_said(Misfit(wrong)))
-    if line.kind == "charge":
-        found += _wrong_prices(history, history.charges[-1])
     return found
 
 
@@ -79,8 +89,18 @@ def _said(misfit: Misfit) -> str:
     return f"the line {misfit}"
 
 
-def _wrong_prices(history: History, charge: Charge) -> list[str]:
-    budget = history.budget
+def _check_of(history: History, charge: Charge) -> Callable[[], list[str]]:
+    """What recomputes the prices of the newest line; the history may go on meanwhile."""
+    budget, spending = history.budget, history.spending
+    if spending.cheap:
+        return partial(
+            _wrong_prices, charge, budget, partial(_total, spending.plus(), charge, budget)
+        )
+    total = _total(spending, charge, budget)  # little work, unlike a copy of all that was spent
+    return partial(_wrong_prices, charge, budget, lambda: total)
+
+
+def _wrong_prices(charge: Charge, budget: Budget, total: Callable[[], Guarantee]) -> list[str]:
     found = []
     try:
         alone = spent(charge.event, budget.delta)
@@ -89,7 +109,7 @@ def _wrong_prices(history: History, charge: Charge) -> list[str]:
                 f"the line records epsilon alone as {charge.alone.epsilon:.6g} at delta "
                 f"{charge.alone.delta:g}, recomputed {alone.epsilon:.6g} at delta {budget.delta:g}"
             )
-        recomputed = _total(history, charge, budget)
+        recomputed = total()
     except TooLargeToPrice as error:
         return [*found, f"the line cannot be priced: {error}"]
     if not _agree(charge.total, recomputed):
@@ -102,12 +122,12 @@ def _wrong_prices(history: History, charge: Charge) -> list[str]:
     return found
 
 
-def _total(history: History, charge: Charge, budget: Budget) -> Guarantee:
+def _total(spending: Spending, charge: Charge, budget: Budget) -> Guarantee:
     """The price that was recorded, or the smaller one; the exact one only if it has to be."""
-    bound = history.spending.bound(budget.delta)
+    bound = spending.bound(budget.delta)
     if _agree(charge.total, bound):
         return bound
-    return history.spending.tight(budget.delta)
+    return spending.tight(budget.delta)
 
 
 def _agree(stored: Guarantee, recomputed: Guarantee) -> bool:
