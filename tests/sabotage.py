@@ -402,6 +402,23 @@ def unbound_masks() -> None:
         setattr(module, "pair_key", agreed_only)  # noqa: B010
 
 
+def unbound_sums() -> None:
+    """Survivors sign who is in a sum, and not which vectors."""
+    for module in (masks, opening, transcript):
+        setattr(module, "survivors_text", _names_only)  # noqa: B010
+
+
+def _names_only(final: bytes, survivors: Sequence[int], _contents: bytes) -> bytes:
+    return crypto.digest(b"survivors", final, repr(tuple(survivors)).encode())
+
+
+def endless_parts() -> None:
+    """Boxes, shares and signatures of any length are carried to others."""
+    setattr(evidence, "_are_small", lambda *_: True)  # noqa: B010
+    for module in (opening, evidence):
+        setattr(module, "SIGNATURE_BYTES", 2**30)  # noqa: B010
+
+
 def unsigned_explanations() -> None:
     """Anybody can say in a dealer's name what it sealed a box with."""
     setattr(evidence, "is_explained", lambda *_: True)  # noqa: B010
@@ -1066,6 +1083,15 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         ),
         (missing_mask, "secure/test_masks.py::test_every_pair_of_neighbours_shares_a_mask"),
         (reused_box_secret, "secure/test_masks.py::test_no_box_key_is_used_twice"),
+        (
+            unbound_sums,
+            "secure/test_transcript.py::"
+            "test_an_accomplice_cannot_sign_another_vector_once_the_sum_is_open",
+        ),
+        (
+            endless_parts,
+            "secure/test_hostile.py::test_a_member_without_a_roster_sends_nobody_more_than_is_read",
+        ),
         (
             unsigned_explanations,
             "secure/test_transcript.py::"

@@ -170,7 +170,7 @@ def test_whatever_the_code_does_there_is_a_reason_and_nothing_is_left(
     assert "patient 7" not in repr(failed.value)
     assert failed.value.__cause__ is None
     assert eventually(lambda: children() <= before)
-    assert descriptors() == DESCRIPTORS
+    assert descriptors() <= DESCRIPTORS, "of those that were open, garbage may have been collected"
 
 
 def test_children_of_the_code_end_with_it(tmp_path: Path) -> None:

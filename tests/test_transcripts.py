@@ -192,11 +192,31 @@ def test_a_line_that_is_not_in_the_ledger_is_found(honest: Voted, tmp_path: Path
         record.check({}, honest.roster)
     found = voted(tmp_path)
     edit(found.federation.ledger.path, "DELETE FROM line WHERE number = 3")
-    second, first = sorted(
-        check_transcripts([found.folder], found.ledger, found.roster), key=lambda f: f.line or 0
+    first, second = sorted(
+        check_transcripts([found.folder], found.ledger, found.roster),
+        key=lambda finding: "no such line" in finding.problem,
+    )
+    assert "no such line" in second.problem
+    assert "does not say that this session asked on line 2" in first.problem
+    assert (first.line, second.line) == (None, None)
+
+
+def test_a_second_session_on_one_line_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: a server asks twice under one charge and keeps both transcripts."""
+    found = voted(tmp_path, votes=1)
+    (charge,) = found.ledger.charges()
+    monkeypatch.setattr(Federation, "_reserved", lambda *_, **__: charge)
+    monkeypatch.setattr(found.federation.ledger, "seal", lambda _session: None)
+    found.federation.transcripts = tmp_path / "again"
+    found.federation.sum(BALLOT, "vote")
+    first, second = (
+        check_transcripts([folder], Ledger(found.ledger.path), found.roster)[0]
+        for folder in (found.folder, tmp_path / "again")
     )
     assert (first.line, first.problem) == (2, "")
-    assert (second.line, "no such line" in second.problem) == (None, True)
+    assert "does not say that this session asked on line 2" in second.problem
 
 
 def test_another_roster_is_found(honest: Voted) -> None:

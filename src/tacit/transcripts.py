@@ -79,6 +79,10 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
         total = Transcript.from_bytes(self.transcript).recompute(around, roster)
         if total.value.tolist() != self.value:
             raise ValueError("the signed vectors add up to another sum than was recorded")
+        if charge.session != asked.session.hex():
+            raise ValueError(
+                f"the ledger does not say that this session asked on line {charge.number}"
+            )
         return charge, total
 
 

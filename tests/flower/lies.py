@@ -120,4 +120,5 @@ def without_5(final: Final) -> Final:
 def bury_5(survivors: Survivors) -> Survivors:
     """As if client 5 had dropped out."""
     told = {other: seal for other, seal in survivors.seals.items() if other != 5}
-    return Survivors(tuple(c for c in survivors.clients if c != 5), told)
+    clients = tuple(c for c in survivors.clients if c != 5)
+    return Survivors(clients, told, survivors.contents)

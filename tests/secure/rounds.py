@@ -154,5 +154,7 @@ def nested(message: bytes) -> bytes:
 def naming(with_roster: bool, survivors: tuple[int, ...]) -> tuple[str, Request]:
     """The stage and the request at which a client first hears who survived."""
     return (
-        ("confirm", Survivors(survivors, {})) if with_roster else ("open", Opening(survivors, {}))
+        ("confirm", Survivors(survivors, {}, b""))
+        if with_roster
+        else ("open", Opening(survivors, {}))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -50,6 +51,7 @@ from tacit.secure.setup import (
     complaint_text,
     dealing_digest,
     dealing_text,
+    explained_text,
     final_digest,
     opened_text,
     own_mask,
@@ -585,6 +587,96 @@ def test_a_dealer_whose_hash_of_its_seed_is_false_is_named_and_the_sum_opens() -
     again = Transcript.from_bytes(total.transcript).recompute(rehearsal.around, rehearsal.roster)
     assert (again.value == total.value).all()
     assert again.faults == total.faults
+
+
+def number_beyond_32_bytes(shares: Shares, state: Shared, rehearsal: Rehearsal) -> Shares:
+    """A self seed that no 32 bytes hold, dealt so that every share fits."""
+    context, holders = secret_context(state.setup_digest, 2, SELF_SEED), range(7)
+    first = [*(secrets.randbelow(shamir.PRIME) for _ in range(3)), 2**256 + 5]
+    second = [secrets.randbelow(shamir.PRIME) for _ in range(4)]
+    pairs = {
+        holder: b"".join(shamir.as_bytes(shamir._value(of, holder + 1)) for of in (first, second))
+        for holder in (shamir.SECRET, *holders)
+    }
+    hashes = {holder: shamir.share_hash(context, holder, pair) for holder, pair in pairs.items()}
+    challenge = shamir._challenge(context, hashes)
+    proof = b"".join(
+        shamir.as_bytes((g + challenge * f) % shamir.PRIME)
+        for f, g in zip(first, second, strict=True)
+    )
+    public = shamir.Public(context, hashes, proof)
+    dealt = shamir.Dealing({holder: pairs[holder] for holder in holders}, public)
+    return with_dealing(rehearsal, state, shares, SELF_SEED, dealt.shares, dealt)
+
+
+def test_a_dealer_of_a_number_beyond_32_bytes_is_named_and_the_sum_opens() -> None:
+    """Every share fits, so nobody can complain; before, the sum was spoiled after the charge."""
+    rehearsal = Rehearsal(round_of(7, dropout=0.3), with_roster=True)
+    rehearsal.tamper_reply = dealt_again(rehearsal, 2, number_beyond_32_bytes)
+    total = rehearsal.total()
+    assert total.survivors == tuple(range(7))
+    assert total.faults == (Fault(2, OTHER_SEED),)
+
+
+HUGE = bytes(2**20)
+"""More than any honest part. A node reads 256 MiB: one that is sent more answers nothing."""
+
+
+def huge_box(shares: Shares, state: Shared, rehearsal: Rehearsal) -> Shares:
+    """For client 4 a box that opens, and that is larger than a node reads."""
+    rival = rehearsal.answered(Advert, "advertise", 4).box_key
+    box = crypto.seal(crypto.fresh(), rival, HUGE, box_context(state.setup_digest, 2, 4))
+    return altered(shares, boxes={**shares.boxes, 4: box})
+
+
+@pytest.mark.parametrize(
+    ("stage", "huge"),
+    [
+        ("advertise", remade(Advert, signature=lambda _: HUGE)),
+        ("share", remade(Shares, signature=lambda _: HUGE)),
+        ("deliver", remade(Received, complaints=lambda _: {5: HUGE})),
+        ("open", remade(Opened, self_shares=lambda m: {**m.self_shares, 0: HUGE})),
+    ],
+)
+def test_a_member_without_a_roster_sends_nobody_more_than_is_read(
+    stage: str, huge: Callable[[bytes], bytes]
+) -> None:
+    """What nobody checks is carried to others; a dealer that could not read it was named."""
+    rehearsal = hostile(stage, huge)
+    check_without(rehearsal, stage)
+    assert max(len(exchange.request) for exchange in rehearsal.exchanges) < len(HUGE)
+
+
+def test_a_dealer_cannot_shut_a_rival_out_with_a_box_larger_than_is_read() -> None:
+    rehearsal = Rehearsal(round_of(7, dropout=0.3), with_roster=True)
+    rehearsal.tamper_reply = dealt_again(rehearsal, 2, huge_box)
+    check_without(rehearsal, "share")
+
+
+def test_a_liar_cannot_make_the_transcript_too_large_to_keep() -> None:
+    """What it returns and what it explains goes into the evidence, and so into the transcript."""
+    rehearsal = Rehearsal(round_of(7, dropout=0.3), with_roster=True)
+    false_shares(rehearsal, {3: lambda o: altered(o, self_shares={**o.self_shares, 0: HUGE})})
+    total = rehearsal.total()
+    check(rehearsal, total)
+    assert len(total.transcript) < len(HUGE)
+
+    rehearsal = Rehearsal(round_of(7, dropout=0.3), with_roster=True)
+    rehearsal.tamper_reply = dealt_again(rehearsal, 2, box_of_nothing_for_four)
+    honest = rehearsal.tamper_reply
+
+    def explain(stage: str, client: int, reply: bytes) -> bytes:
+        if (stage, client) != ("explain", 2):
+            return honest(stage, client, reply)
+        setup = rehearsal.kept(Shared, "share", 2).setup_digest
+        given = {4: HUGE}
+        return pack(Explained(given, identity(2).sign(explained_text(setup, 2, given))))
+
+    rehearsal.tamper_reply = explain
+    total = rehearsal.total()
+    assert total.faults == (Fault(2, SILENT),)
+    assert total.value.tolist() == rehearsal.sum_of((0, 1, 3, 4, 5, 6))
+    assert len(total.transcript) < len(HUGE)
 
 
 @quick

@@ -495,7 +495,8 @@ def test_after_sealing_a_client_keeps_shares_of_members_only() -> None:
     assert delivered.held.keys() == set(range(7))
     assert masked.members == (0, 1, 3, 4, 5, 6)
     assert masked.held == {c: pair for c, pair in delivered.held.items() if c != 2}
-    assert rehearsal.kept(Confirmed, "confirm", 0) == Confirmed(masked, masked.members)
+    confirmed = rehearsal.kept(Confirmed, "confirm", 0)
+    assert confirmed == Confirmed(masked, masked.members, confirmed.contents)
 
 
 def test_a_box_that_was_explained_is_not_explained_again() -> None:

@@ -21,6 +21,7 @@ from tacit.secure.messages import (
     Advert,
     Complaints,
     Confirmation,
+    Confirmed,
     Delivered,
     Delivery,
     Done,
@@ -177,9 +178,19 @@ def flipped(message: bytes, data: st.DataObject) -> bytes:
 def test_with_a_roster_no_byte_of_a_set_up_or_a_list_can_be_altered(
     stage: str, data: st.DataObject
 ) -> None:
-    exchange = small(True).exchange(stage, 0)
-    with pytest.raises(Refused):
-        small(True).participants[0].step(exchange.before, flipped(exchange.request, data))
+    """The digest of all vectors is nothing that a client can check: it opens under no other one."""
+    exchange, me = small(True).exchange(stage, 0), small(True).participants[0]
+    request = flipped(exchange.request, data)
+    try:
+        following = me.step(exchange.before, request).state
+    except Refused:
+        return
+    told, sent = unpack_request(request), unpack_request(exchange.request)
+    assert isinstance(told, Survivors)
+    assert isinstance(sent, Survivors)
+    assert altered(told, contents=sent.contents) == sent
+    with pytest.raises(Refused, match="signature over the survivors does not belong"):
+        me.step(following, small(True).exchange("open", 0).request)
 
 
 @settings(deadline=None, max_examples=200)
@@ -263,7 +274,8 @@ def test_adverts_and_signatures_of_another_round_are_refused(elsewhere: Round) -
         small(True).kept(Masked, "seal", 0).members,
     )
     opening = small(True).asked(Opening, "open", 0)
-    signature = identity(3).sign(survivors_text(final, opening.clients))
+    contents = small(True).kept(Confirmed, "confirm", 0).contents
+    signature = identity(3).sign(survivors_text(final, opening.clients, contents))
     request: Opening | Survivors = altered(opening, signatures={**opening.signatures, 3: signature})
     refuses(small(True), "open", request, "does not belong to the roster's key")
     survivors = small(True).asked(Survivors, "confirm", 0)
@@ -435,7 +447,7 @@ def test_lists_that_leave_a_part_of_the_ring_thin_are_refused() -> None:
         because = "some 18 places in a row hold 6 {} or fewer"
         refuses(rehearsal, "deliver", delivered(thin), because.format("sharers"))
         refuses(rehearsal, "seal", Final(thin), because.format("members"))
-        refuses(rehearsal, "confirm", Survivors(thin, {}), because.format("survivors"))
+        refuses(rehearsal, "confirm", Survivors(thin, {}, b""), because.format("survivors"))
     me = rehearsal.participants[0]
     for gone in (ring[1:12], ring[2::5]):
         enough = listed(gone)
@@ -651,9 +663,10 @@ def test_no_second_list_of_survivors_is_confirmed_or_opened() -> None:
     for request in (Opening(fewer, {}), Opening(everyone, {})):
         with pytest.raises(Refused, match="does not follow 'Done'"):
             unsigned.participants[0].step(unsigned.exchange("open", 0).after, pack(request))
-    refuses(signed, "open", Survivors(fewer, {}), "does not follow 'Confirmed'")
+    refuses(signed, "open", Survivors(fewer, {}, b""), "does not follow 'Confirmed'")
     masked = signed.kept(Masked, "seal", 0)
-    text = survivors_text(final_digest(masked.setup_digest, masked.members), fewer)
+    contents = signed.kept(Confirmed, "confirm", 0).contents
+    text = survivors_text(final_digest(masked.setup_digest, masked.members), fewer, contents)
     opening = Opening(fewer, {client: identity(client).sign(text) for client in fewer})
     refuses(signed, "open", opening, "not those that this client confirmed")
     refuses(signed, "confirm", opening, "does not follow 'Masked'")
@@ -672,17 +685,18 @@ def test_a_roster_is_not_asked_for_unsigned_openings() -> None:
     """A client without a roster, conversely, signs nothing."""
     everyone = tuple(range(9))
     refuses(small(True), "confirm", Opening(everyone, {}), "does not follow 'Masked'")
-    refuses(small(False), "open", Survivors(everyone, {}), "does not follow 'Masked'")
+    refuses(small(False), "open", Survivors(everyone, {}, b""), "does not follow 'Masked'")
 
 
 def test_openings_need_enough_genuine_signatures_of_survivors() -> None:
     """Nine survived and eight must sign."""
     opening = small(True).asked(Opening, "open", 0)
     masked = small(True).kept(Masked, "seal", 0)
+    contents = small(True).kept(Confirmed, "confirm", 0).contents
     setup, members, survivors = masked.setup_digest, masked.members, opening.clients
 
     def text(setup: bytes, members: tuple[int, ...], survivors: tuple[int, ...]) -> bytes:
-        return survivors_text(final_digest(setup, members), survivors)
+        return survivors_text(final_digest(setup, members), survivors, contents)
 
     genuine = opening.signatures
     assert len(genuine) == 9

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from tacit.secure.evidence import (
 from tacit.secure.messages import (
     Advert,
     Advertised,
+    Confirmed,
     Delivery,
     Explained,
     Opened,
@@ -43,8 +45,10 @@ from tacit.secure.protocol import Fault, Round, Total
 from tacit.secure.roster import Roster
 from tacit.secure.setup import (
     SECRETS,
+    SELF_SEED,
     Members,
     box_context,
+    dealing_text,
     explained_text,
     final_digest,
     packed,
@@ -55,7 +59,7 @@ from tacit.secure.setup import (
     survivors_text,
     vector_digest,
 )
-from tacit.secure.transcript import VERSION, Seal, Transcript
+from tacit.secure.transcript import VERSION, Seal, Seed, Transcript
 from tests.secure.driver import Rehearsal, identity, roster_of, round_of
 from tests.secure.rounds import STAGES, Accuser, adverts_of, check, quick_rings, small
 from tests.secure.test_hostile import (
@@ -293,18 +297,53 @@ def test_lists_and_signatures_over_them_belong_together() -> None:
     eight = dict(list(confirmations.items())[:8])
     assert whole().recomputed(altered(transcript, confirmations=eight)).survivors == survivors
     forged = {**seven, 0: confirmations[survivors[1]]}
-    text = survivors_text(whole().case.final, survivors)
+    contents = whole().rehearsal.kept(Confirmed, "confirm", survivors[0]).contents
+    text = survivors_text(whole().case.final, survivors, contents)
     dropped = {**seven, 7: identity(7).sign(text), 5: identity(5).sign(text)}
     for few in (seven, {}, forged, dropped):
         changed = altered(transcript, confirmations=few)
-        whole().is_found(changed, "clients signed the survivors; needed are 8")
+        whole().is_found(changed, "clients signed these survivors and vectors; needed are 8")
     fewer = {client: seal for client, seal in transcript.seals.items() if client != survivors[0]}
-    whole().is_found(altered(transcript, seals=fewer), "0 clients signed the survivors")
+    whole().is_found(altered(transcript, seals=fewer), "0 clients signed these survivors")
     members = transcript.members
     for other in (members[:-1], members[::-1], (*members, members[-1])):
         changed = altered(transcript, members=other)
-        whole().is_found(changed, "signed the survivors|survivors are no members")
+        whole().is_found(changed, "did not sign its sealed vector|survivors are no members")
     whole().is_found(altered(transcript, members=(*members, 99)), "the survivors are no members")
+
+
+def test_an_accomplice_cannot_sign_another_vector_once_the_sum_is_open() -> None:
+    """The attack: the sum that the server wishes for comes out of signatures that are all genuine.
+
+    It fails because the survivors signed a digest of all vectors before anything opened.
+    """
+    played, accomplice = whole(), 0
+    seal = played.transcript.seals[accomplice]
+    wish = np.array([777, 0, -5, 123456, 1])
+    vector = np.frombuffer(seal.vector, played.around.word)
+    vector = (vector + (wish - played.total.value).astype(played.around.word)).tobytes()
+    text = sealed_text(played.case.final, accomplice, vector_digest(vector))
+    forged = Seal(vector, identity(accomplice).sign(text))
+    altered_seals = {**played.transcript.seals, accomplice: forged}
+    played.is_found(
+        altered(played.transcript, seals=altered_seals),
+        "0 clients signed these survivors and vectors; needed are 8",
+    )
+
+
+def test_an_accomplice_cannot_sign_another_dealing_once_the_sum_is_open() -> None:
+    """Another seed of its own mask would change the sum just as another vector does."""
+    played, accomplice = whole(), 0
+    setup, other = played.case.members.digest, bytes(32)
+    dealt = shamir.Dealing.of(other, range(14), 8, secret_context(setup, accomplice, SELF_SEED))
+    anything = bytes(32)
+    text = dealing_text(setup, accomplice, dealt.public.hashes[shamir.SECRET], anything)
+    forged = Seed(other, dealt.public.salt(other), anything, identity(accomplice).sign(text))
+    altered_seeds = {**played.transcript.seeds, accomplice: forged}
+    played.is_found(
+        altered(played.transcript, seeds=altered_seeds),
+        "0 clients signed these survivors and vectors; needed are 8",
+    )
 
 
 def test_another_roster_or_round_is_found() -> None:
@@ -330,7 +369,7 @@ def test_another_roster_or_round_is_found() -> None:
 
 def test_what_is_no_transcript_of_this_version_is_refused_with_a_sentence() -> None:
     newer = altered(whole().transcript, version=VERSION + 1).to_bytes()
-    with pytest.raises(ValueError, match="the transcript has version 2; this version of Tacit rea"):
+    with pytest.raises(ValueError, match="the transcript has version 3; this version of Tacit rea"):
         Transcript.from_bytes(newer)
     data = whole().total.transcript
     for junk in (b"", b"junk", data[:-1], data + b"\0", b"\x91" * 10**5):

@@ -14,23 +14,23 @@ from msgspec import Struct
 from tacit.secure import crypto, shamir
 from tacit.secure.messages import Explained, Opened, Parcel, Shares, unpack_reply
 from tacit.secure.protocol import Fault
-from tacit.secure.roster import Roster
+from tacit.secure.roster import SIGNATURE_BYTES, Roster
 from tacit.secure.setup import (
     SECRETS,
     Members,
     box_context,
     complaint_text,
-    dealing_digest,
-    dealing_text,
     explained_text,
     opened_text,
     parcel_digest,
     parcel_for,
     publics,
     received_text,
-    seed_hash,
     shares_in,
+    signed_dealing,
 )
+
+_BOX_BYTES = len(SECRETS) * shamir.SHARE_BYTES + crypto.BOX_OVERHEAD
 
 BAD_PARCEL = "dealt shares that do not fit what it published"
 NO_CAUSE = "complained about a neighbour's shares without cause"
@@ -171,11 +171,14 @@ def is_dealing(members: Members, roster: Roster | None, dealer: int, shares: Sha
     near = members.near(dealer)
     if shares.boxes.keys() != set(near):
         return False
+    if any(len(box) != _BOX_BYTES for box in shares.boxes.values()):
+        return False
     setup, threshold = members.digest, members.wired.share_threshold
     if not all(one.fits(threshold, (*near, dealer)) for one in publics(setup, dealer, shares)):
         return False
-    text = dealing_text(setup, dealer, seed_hash(shares), dealing_digest(shares))
-    return roster is None or roster.confirms(dealer, text, shares.signature)
+    if roster is None:
+        return len(shares.signature) <= SIGNATURE_BYTES
+    return roster.confirms(dealer, signed_dealing(setup, dealer, shares), shares.signature)
 
 
 def parcel_of(public: Sequence[shamir.Public], holder: int, shares: Shares) -> Parcel:
@@ -188,13 +191,26 @@ def parcel_of(public: Sequence[shamir.Public], holder: int, shares: Shares) -> P
 def is_explained(case: Case, dealer: int, explained: Explained) -> bool:
     """Whether a dealer signed the secrets of boxes that it gives away."""
     text = explained_text(case.members.digest, dealer, explained.secrets)
-    return case.confirms(dealer, text, explained.signature)
+    return _are_small(case, explained.secrets, crypto.KEY_BYTES) and case.confirms(
+        dealer, text, explained.signature
+    )
 
 
 def is_opened(case: Case, holder: int, opened: Opened) -> bool:
     """Whether a holder signed the shares it gives back."""
     text = opened_text(case.final, holder, opened.self_shares, opened.key_shares)
-    return case.confirms(holder, text, opened.signature)
+    return (
+        _are_small(case, opened.self_shares, shamir.SHARE_BYTES)
+        and _are_small(case, opened.key_shares, shamir.SHARE_BYTES)
+        and case.confirms(holder, text, opened.signature)
+    )
+
+
+def _are_small(case: Case, parts: Mapping[int, bytes], largest: int) -> bool:
+    """Whether parts that go into evidence are of members, and no longer than right ones are."""
+    return parts.keys() <= case.members.adverts.keys() and all(
+        len(part) <= largest for part in parts.values()
+    )
 
 
 def is_received(case: Case, share: FalseShare) -> bool:
@@ -219,10 +235,7 @@ def is_secret(
     members: Members, dealer: int, public: shamir.Public, place: int, pieces: Mapping[int, bytes]
 ) -> bool:
     """Whether right shares are of the secret that their dealer spoke of."""
-    try:
-        secret = public.recover(pieces)
-    except ValueError:
-        return False
+    secret = public.recover(pieces)
     if place:
         return crypto.public_key(secret) == members.adverts[dealer].mask_key
     return public.has_hash(

@@ -16,7 +16,8 @@ deliver     who shared, the shares for it       a receipt, and complaints about 
                                                 not in order, signed
 explain     complaints about a client, if any   what lets everybody look into those boxes, signed
 seal        the final list of members           its masked vector, signed
-confirm     survivors, their signed digests     (with a roster) a signature over that list
+confirm     survivors, a digest of their        (with a roster) a signature over both
+            vectors, neighbours' signed ones
 open        who survived, with signatures       shares: survivors' own masks, drop-outs' keys
 ==========  ==================================  ================================================
 
@@ -99,8 +100,6 @@ from tacit.secure.setup import (
     check_enough,
     checked_members,
     complaint_text,
-    dealing_digest,
-    dealing_text,
     explained_text,
     final_digest,
     opened_text,
@@ -112,8 +111,8 @@ from tacit.secure.setup import (
     received_text,
     sealed_text,
     secret_context,
-    seed_hash,
     shares_in,
+    signed_dealing,
     survivors_text,
     vector_digest,
 )
@@ -203,8 +202,8 @@ class MaskedParticipant:
         seed, key = (dealing.public for dealing in dealt)
         hashes = {holder: (seed.hashes[holder], key.hashes[holder]) for holder in seed.hashes}
         shares = Shares(boxes, hashes, (seed.proof, key.proof), b"")
-        text = dealing_text(setup, self.me, seed_hash(shares), dealing_digest(shares))
-        return shared, Shares(boxes, hashes, shares.proofs, self._sign(text))
+        signature = self._sign(signed_dealing(setup, self.me, shares))
+        return shared, altered(shares, signature=signature)
 
     def _receive(self, state: Shared, request: Delivery) -> tuple[Delivered, Received]:
         sharers = _checked_list("sharers", request.sharers, state.order, self.me)
@@ -276,8 +275,9 @@ class MaskedParticipant:
         ):
             # Whoever was told of other members has other masks, which nothing would cancel.
             raise Refused("a surviving neighbour did not seal its vector for the same members")
-        signature = self.identity.sign(survivors_text(final, request.clients))
-        return Confirmed(state, request.clients), Confirmation(signature)
+        text = survivors_text(final, request.clients, request.contents)
+        confirmed = Confirmed(state, request.clients, request.contents)
+        return confirmed, Confirmation(self.identity.sign(text))
 
     def _open_confirmed(self, state: Confirmed, request: Opening) -> tuple[Done, Opened]:
         if request.clients != state.survivors:
@@ -286,7 +286,7 @@ class MaskedParticipant:
             raise Refused("a signature comes from a client that did not survive")
         masked = state.masked
         final = final_digest(masked.setup_digest, masked.members)
-        text = survivors_text(final, state.survivors)
+        text = survivors_text(final, state.survivors, state.contents)
         if self.roster is None or not all(
             self.roster.confirms(client, text, signature)
             for client, signature in request.signatures.items()

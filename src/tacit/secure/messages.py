@@ -105,14 +105,19 @@ class Sealed(_Message, frozen=True, tag=30):
 
 
 class Survivors(_Message, frozen=True, tag=31):
-    """Whose sealed vectors arrived; of the neighbours among them the vector's digest, signed."""
+    """Whose sealed vectors arrived; of the neighbours among them the vector's digest, signed.
+
+    ``contents`` is a digest of all that goes into the sum, so that whoever confirms the survivors
+    also says which vectors are in it, before anybody knows the sum.
+    """
 
     clients: tuple[int, ...]
     seals: dict[int, tuple[bytes, bytes]]
+    contents: bytes
 
 
 class Confirmation(_Message, frozen=True, tag=32):
-    """A signature over survivors, final list and set-up."""
+    """A signature over survivors, what is in their sum, final list and set-up."""
 
     signature: bytes
 
@@ -183,6 +188,7 @@ class Confirmed(_Message, frozen=True, tag=45):
 
     masked: Masked
     survivors: tuple[int, ...]
+    contents: bytes
 
 
 class Done(_Message, frozen=True, tag=46):

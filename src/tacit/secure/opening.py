@@ -67,6 +67,8 @@ from tacit.secure.setup import (
     publics,
     received_text,
     sealed_text,
+    signed_dealing,
+    sum_digest,
     survivors_text,
     usable,
     vector_digest,
@@ -104,6 +106,7 @@ class MaskedSum:
             client: advert
             for client, advert in found.items()
             if advert is not None
+            and len(advert.signature) <= SIGNATURE_BYTES
             and advert.client == client in range(around.participation.clients)
             and (self.roster is None or is_signed(around, advert, self.roster))
         }
@@ -132,7 +135,7 @@ class _Session:
         final = self._settled(shares, dealt)
         sealed = self._sealed(final)
         survivors = tuple(sorted(sealed))
-        confirmations = self._confirmed(final, sealed) if self.roster else {}
+        confirmations = self._confirmed(final, sealed, shares) if self.roster else {}
         opened = self._opened(final, survivors, confirmations)
         missing = [client for client in final if client not in sealed]
         seeds = self._secrets(0, survivors, shares, dealt, opened)
@@ -260,9 +263,15 @@ class _Session:
 
         return self._replies("seal", dict.fromkeys(final, Final(final)), Sealed, valid)
 
-    def _confirmed(self, final: tuple[int, ...], sealed: Mapping[int, Sealed]) -> dict[int, bytes]:
-        survivors = tuple(sorted(sealed))
-        text = survivors_text(final_digest(self.members.digest, final), survivors)
+    def _confirmed(
+        self, final: tuple[int, ...], sealed: Mapping[int, Sealed], shares: Mapping[int, Shares]
+    ) -> dict[int, bytes]:
+        survivors, setup = tuple(sorted(sealed)), self.members.digest
+        contents = sum_digest(
+            {client: sealed[client].vector for client in survivors},
+            {client: signed_dealing(setup, client, shares[client]) for client in survivors},
+        )
+        text = survivors_text(final_digest(setup, final), survivors, contents)
         seals = {
             client: (vector_digest(reply.vector), reply.signature)
             for client, reply in sealed.items()
@@ -271,6 +280,7 @@ class _Session:
             client: Survivors(
                 survivors,
                 {other: seals[other] for other in self.members.near(client) if other in seals},
+                contents,
             )
             for client in survivors
         }
@@ -328,10 +338,7 @@ class _Session:
             if not is_secret(self.members, client, public, place, right):
                 enough = dict(list(right.items())[: public.threshold])
                 self._accuse(FalseSecret(client, client, pack(shares[client]), place, enough))
-            try:
-                found[client] = public.recover(right)
-            except ValueError:
-                raise SpoiledSum(tuple(self.evidence)) from None
+            found[client] = public.recover(right)
             if place and crypto.public_key(found[client]) != self.members.adverts[client].mask_key:
                 raise SpoiledSum(tuple(self.evidence))
         return found
@@ -340,7 +347,9 @@ class _Session:
         self.evidence.setdefault(one.fault(self._case), one)
 
     def _confirms(self, client: int, text: bytes, signature: bytes) -> bool:
-        return self.roster is None or self.roster.confirms(client, text, signature)
+        if self.roster is None:
+            return len(signature) <= SIGNATURE_BYTES  # it is carried to others
+        return self.roster.confirms(client, text, signature)
 
     def _check_enough(self, stage: str, clients: Collection[int]) -> None:
         if len(clients) < self.around.threshold:

@@ -121,6 +121,11 @@ def seed_hash(shares: Shares) -> bytes:
     return shares.hashes.get(shamir.SECRET, (b"", b""))[0]
 
 
+def signed_dealing(setup: bytes, dealer: int, shares: Shares) -> bytes:
+    """What a dealer signs about its shares."""
+    return dealing_text(setup, dealer, seed_hash(shares), dealing_digest(shares))
+
+
 def dealing_digest(shares: Shares) -> bytes:
     """Of everything that was dealt."""
     hashes = (part for holder in sorted(shares.hashes) for part in _listed(shares.hashes, holder))
@@ -218,9 +223,22 @@ def vector_digest(vector: bytes) -> bytes:
     return crypto.digest(b"vector", vector)
 
 
-def survivors_text(final: bytes, survivors: Sequence[int]) -> bytes:
-    """What a client signs about the survivors."""
-    return crypto.digest(b"survivors", final, _clients(survivors))
+def sum_digest(vectors: Mapping[int, bytes], dealings: Mapping[int, bytes]) -> bytes:
+    """Of all that goes into a sum: every survivor's vector, and the text it signed as a dealer.
+
+    A vector and the seed of its mask are fixed by it, so nobody can name others once a sum is open.
+    """
+    parts = (
+        part
+        for client in sorted(vectors)
+        for part in (_number(client), vector_digest(vectors[client]), dealings[client])
+    )
+    return crypto.digest(b"sum", *parts)
+
+
+def survivors_text(final: bytes, survivors: Sequence[int], contents: bytes) -> bytes:
+    """What a client signs about the survivors, and the digest of what goes into their sum."""
+    return crypto.digest(b"survivors", final, _clients(survivors), contents)
 
 
 def opened_text(

@@ -92,15 +92,17 @@ class Public:
         return self.hashes.get(holder) == share_hash(self.context, holder, share)
 
     def recover(self, shares: Mapping[int, bytes]) -> bytes:
-        """The secret, from right shares; a ValueError when there are too few."""
+        """The secret, from right shares; a ValueError when there are too few.
+
+        A dealer that shared a larger number gets what its last 32 bytes say, so that the number
+        has no other effect than a false secret has.
+        """
         if len(shares) < self.threshold:
             raise ValueError(f"found {len(shares)} shares; {self.threshold} are needed")
         holders = tuple(sorted(shares))[: self.threshold]
         values = (int.from_bytes(shares[holder][:NUMBER_BYTES], "big") for holder in holders)
         secret = sum(w * v for w, v in zip(_lagrange(holders), values, strict=True)) % PRIME
-        if secret >> (8 * SECRET_BYTES):
-            raise ValueError("the shares are of a number that no secret has")
-        return secret.to_bytes(SECRET_BYTES, "big")
+        return as_bytes(secret)[-SECRET_BYTES:]
 
     def salt(self, secret: bytes) -> bytes:
         """The value g(0) that belongs to a secret, with which its hash can be checked."""

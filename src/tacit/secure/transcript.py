@@ -33,11 +33,13 @@ from tacit.secure.setup import (
     publics,
     sealed_text,
     secret_context,
+    signed_dealing,
+    sum_digest,
     survivors_text,
     vector_digest,
 )
 
-VERSION: Constant = 1
+VERSION: Constant = 2
 
 
 class Seal(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -96,12 +98,6 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         if not set(survivors) <= set(self.members) <= set(members.adverts):
             raise ValueError("the survivors are no members")
         final = final_digest(members.digest, self.members)
-        text = survivors_text(final, survivors)
-        signed = [c for c, one in self.confirmations.items() if roster.confirms(c, text, one)]
-        if len(set(signed) & set(survivors)) < around.threshold:
-            raise ValueError(
-                f"{len(signed)} clients signed the survivors; needed are {around.threshold}"
-            )
         for client, seal in self.seals.items():
             if len(seal.vector) != around.vector_bytes:
                 raise ValueError(
@@ -114,34 +110,44 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
                 raise ValueError(f"client {client} did not sign its sealed vector")
         case = Case(members, roster, final)
         faults = tuple(dict.fromkeys(one.fault(case) for one in self.evidence))
-        seeds = {client: self._seed(case, client) for client in survivors}
+        dealt = {client: self._dealt(case, client) for client in survivors}
+        vectors = {client: seal.vector for client, seal in self.seals.items()}
+        contents = sum_digest(vectors, {client: text for client, (_, text) in dealt.items()})
+        text = survivors_text(final, survivors, contents)
+        signed = {c for c, one in self.confirmations.items() if roster.confirms(c, text, one)}
+        if len(signed & set(survivors)) < around.threshold:
+            raise ValueError(
+                f"{len(signed)} clients signed these survivors and vectors; needed are "
+                f"{around.threshold}"
+            )
         missing = set(self.members) - set(survivors)
         if self.keys.keys() != missing or any(
             crypto.public_key(key) != members.adverts[client].mask_key
             for client, key in self.keys.items()
         ):
             raise ValueError("a drop-out's mask key does not fit the one it advertised")
-        vectors = {client: seal.vector for client, seal in self.seals.items()}
+        seeds = {client: seed for client, (seed, _) in dealt.items()}
         value = opened_sum(around, members, self.members, vectors, seeds, self.keys)
         return Total(value, survivors, faults, self.to_bytes())
 
-    def _seed(self, case: Case, client: int) -> bytes:
-        """The seed of a survivor's own mask, if it is the one that was dealt."""
+    def _dealt(self, case: Case, client: int) -> tuple[bytes, bytes]:
+        """The seed of a survivor's own mask, if it is the one that was dealt; what it signed."""
+        setup = case.members.digest
         for one in self.evidence:  # of a dealer that published another hash, from its shares
             if isinstance(one, FalseSecret) and (one.dealer, one.place) == (client, 0):
                 shares = case.dealing(client, one.shares)
-                return publics(case.members.digest, client, shares)[0].recover(one.pieces)
-        found, setup = self.seeds.get(client), case.members.digest
+                seed = publics(setup, client, shares)[0].recover(one.pieces)
+                return seed, signed_dealing(setup, client, shares)
+        found = self.seeds.get(client)
         if found is None or len(found.seed) != shamir.SECRET_BYTES:
             raise ValueError(f"the seed of client {client} is missing")
         pair = shamir.as_bytes(int.from_bytes(found.seed, "big")) + found.salt
         context = secret_context(setup, client, SELF_SEED)
         expected = shamir.share_hash(context, shamir.SECRET, pair)
-        if not case.confirms(
-            client, dealing_text(setup, client, expected, found.others), found.signature
-        ):
+        text = dealing_text(setup, client, expected, found.others)
+        if not case.confirms(client, text, found.signature):
             raise ValueError(f"the seed of client {client} is not the one it dealt")
-        return found.seed
+        return found.seed, text
 
 
 def opened_sum(
