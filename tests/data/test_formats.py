@@ -63,6 +63,29 @@ def test_a_damaged_zip_archive_is_named(tmp_path: Path) -> None:
         read_idx(tmp_path / "bad.zip", 1, "labels")
 
 
+@pytest.mark.parametrize(
+    ("mark", "place", "value"),
+    [
+        pytest.param(b"PK\1\2", 42, b"\xf0\xff\xff\xff", id="a member beyond the end"),
+        pytest.param(b"PK\5\6", 12, b"\xf0\0\0\0", id="a directory before the begin"),
+        pytest.param(b"PK\5\6", 16, b"\xf0\0\0\0", id="a member before the begin"),
+        pytest.param(b"PK\1\2", 10, b"\x63", id="an unknown compression"),
+        pytest.param(b"PK\1\2", 8, b"\1", id="a member said to be encrypted"),
+    ],
+)
+def test_a_zip_archive_with_a_damaged_directory_is_named(
+    tmp_path: Path, mark: bytes, place: int, value: bytes
+) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("labels", idx(np.arange(5)))
+    data = bytearray((tmp_path / "all.zip").read_bytes())
+    begin = data.index(mark) + place
+    data[begin : begin + len(value)] = value
+    (tmp_path / "all.zip").write_bytes(data)
+    with pytest.raises(ValueError, match=r"all\.zip: .*; the file is damaged or another one"):
+        read_idx(tmp_path / "all.zip", 1, "labels")
+
+
 WHOLE = idx(pixels(5, 4, 4))
 PACKED = gzip.compress(WHOLE)
 

@@ -7,10 +7,13 @@ sentence that names it. Nothing is ever unpacked to disk, and no pickle runs cod
 
 from __future__ import annotations
 
+import csv
+import errno
 import gzip
 import math
 import pickle
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -35,23 +38,50 @@ _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_CLASSES = 10
 
 
+_DAMAGE = (
+    EOFError,
+    MemoryError,  # a damaged size is any size
+    NotImplementedError,
+    OSError,
+    RuntimeError,  # zip archives: a damaged flag says that a member is encrypted
+    ValueError,
+    csv.Error,
+    tarfile.TarError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What libraries raise at files that are damaged; of the OSErrors, those of :func:`_of_content`."""
+
+
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Whatever a library finds wrong with a file becomes one sentence that names the file."""
+def naming(path: Path, rows: str = "") -> Iterator[None]:
+    """Whatever a library finds wrong with a file becomes one sentence that names the file.
+
+    Args:
+        path: the file.
+        rows: what a file of somebody's own rows has to be, such as "a CSV file". What the library
+            says may quote such rows, so it is left out.
+    """
     try:
         yield
-    except (
-        EOFError,
-        ValueError,
-        gzip.BadGzipFile,
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and not _of_content(error):
+            raise
+        if rows:
+            raise ValueError(
+                f"{path} cannot be read as {rows}; it is damaged or another file: put it back from "
+                "a copy, or name another one"
+            ) from None
         raise ValueError(
             f"{path}: {error}; the file is damaged or another one: get it again, or name another "
             "folder with --data-dir or TACIT_DATA"
         ) from None
+
+
+def _of_content(error: OSError) -> bool:
+    """Whether it is about what a file holds: an archive may name a place before its begin."""
+    return isinstance(error, gzip.BadGzipFile) or error.errno == errno.EINVAL
 
 
 @contextmanager

@@ -11,15 +11,18 @@ Errors name rows and columns but no values, since logs may be seen by others.
 from __future__ import annotations
 
 import csv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.data.examples import Examples, group_numbers
+from tacit.data.formats import naming
 
-_ARRAYS = ("features", "labels")
+_ARRAYS, _GROUPS = ("features", "labels"), "groups"
 
 
 def read_csv(path: Path | str, label: str, group: str | None = None) -> Examples:
@@ -33,7 +36,10 @@ def read_csv(path: Path | str, label: str, group: str | None = None) -> Examples
         group: the column by which rows belong together, numbers or words; none: every row stands
             alone.
     """
-    with Path(path).open(newline="", encoding="utf-8-sig") as stream:
+    with (
+        Path(path).open(newline="", encoding="utf-8-sig") as stream,
+        naming(Path(path), "a CSV file in UTF-8"),
+    ):
         header, *rows = [row for row in csv.reader(stream) if row] or [[]]
     special = [label] if group is None else [label, group]
     for name in special:
@@ -71,21 +77,36 @@ def read_npz(path: Path | str) -> Examples:
 
     ``groups`` has an identifier a row, a number or a word. Nothing is unpickled.
     """
-    with np.load(Path(path), allow_pickle=False) as content:
-        for name in _ARRAYS:
-            if name not in content:
-                raise ValueError(
-                    f"{path} has no array {name!r}; allowed are features and labels, and groups "
-                    "where rows belong together"
-                )
-        features, labels = (content[name] for name in _ARRAYS)
-        if labels.dtype.kind not in "iu":
-            raise ValueError(f"{path}: labels are {labels.dtype}; allowed are whole numbers")
-        return Examples(
-            features.astype(np.float32),
-            labels.astype(np.int64),
-            group_numbers(content["groups"]) if "groups" in content else None,
-        )
+    arrays = _arrays(Path(path))
+    for name in _ARRAYS:
+        if name not in arrays:
+            raise ValueError(
+                f"{path} has no array {name!r}; allowed are features and labels, and groups "
+                "where rows belong together"
+            )
+    features, labels, groups = arrays["features"], arrays["labels"], arrays.get(_GROUPS)
+    if features.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: features are {features.dtype}; allowed are numbers")
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{path}: labels are {labels.dtype}; allowed are whole numbers")
+    return Examples(
+        features.astype(np.float32),
+        labels.astype(np.int64),
+        None if groups is None else group_numbers(groups),
+    )
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Those arrays of a file that are asked for, as far as it has them."""
+    with path.open("rb") as stream, naming(path, "a file of NumPy's arrays (npz)"):
+        if not zipfile.is_zipfile(stream):  # NumPy would propose to unpickle it
+            raise ValueError
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as content:
+            found = {name: content[name] for name in (*_ARRAYS, _GROUPS) if name in content}
+        if not all(isinstance(array, np.ndarray) for array in found.values()):
+            raise ValueError  # NumPy hands out the bytes of a member that is no array
+        return found
 
 
 def _numbers(path: Path | str, name: str, column: Sequence[str]) -> npt.NDArray[np.float64]:
