@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 import tacit
 from tacit.commands import audit, bench, compare, data, ledger, pareto, price, roster, runs, tables
@@ -30,6 +29,7 @@ from tacit.commands.options import (
 from tacit.commands.running import begin, go_on
 from tacit.federation import EngineFailed, EvaluationFailed
 from tacit.plan import load_plan
+from tacit.printing import plain_console
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.runs import run_in
 from tacit.secure.protocol import SpoiledSum, TooFewClients
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    console = plain_console(stderr=True, soft_wrap=True)
     console.print(f"tacit: {message}", style="red")
     sys.exit(code)
 
@@ -158,7 +158,7 @@ def new(
     if as_json:
         print_json({"folder": str(folder), "files": written})
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     for path in written:
         console.print(f"  {path}")
     console.print(

@@ -24,6 +24,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from tacit.abstentions import Counting
 from tacit.display import settings
@@ -31,6 +32,7 @@ from tacit.federation import RoundNote
 from tacit.files import json_text
 from tacit.plan import Plan as RunPlan
 from tacit.plan import combining, participation_of, voting
+from tacit.printing import plain_console, print_warning, styled
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import COLUMNS, Ledger, line_json
 from tacit.privacy.mechanisms import Participation
@@ -59,7 +61,7 @@ LARGE_ERROR = 0.25
 def warn_if_poor(console: Console, planned: Plan) -> bool:
     """Say so when even unanimous clients would often pick a bad candidate."""
     if planned.warning:
-        console.print(f"[yellow]Warning:[/yellow] {planned.warning}")
+        print_warning(console, planned.warning)
     return bool(planned.warning)
 
 
@@ -116,9 +118,13 @@ def print_reward_plan(
 ) -> None:
     """The price of FEATHERS' rewards."""
     console.print(
-        f"[bold]FEATHERS' rewards[/bold]: {participation.clients} clients, {priced.rounds} rounds "
-        f"of {priced.drawn} configurations, ε = {budget.epsilon:g}, δ = {budget.delta:g} (per "
-        f"client, replace-one), {percent(share)} of it for rewards"
+        styled(
+            "FEATHERS' rewards",
+            "bold",
+            f": {participation.clients} clients, {priced.rounds} rounds of {priced.drawn} "
+            f"configurations, ε = {budget.epsilon:g}, δ = {budget.delta:g} (per client, "
+            f"replace-one), {percent(share)} of it for rewards",
+        )
     )
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("Noise of a mean reward", f"σ = {priced.noise:.3g} times the clip of a reward")
@@ -131,7 +137,7 @@ def print_reward_plan(
     )
     console.print(table)
     if priced.warning:
-        console.print(f"[yellow]Warning:[/yellow] {priced.warning}")
+        print_warning(console, priced.warning)
 
 
 def print_selection_plan(
@@ -140,9 +146,12 @@ def print_selection_plan(
     """The price of the best of a random number of trainings."""
     runs = plan.runs
     console.print(
-        f"[bold]A private selection[/bold]: runs of {steps} steps of DP-SGD, each record in one "
-        f"with probability {rate:g}, ε = {budget.epsilon:g}, δ = {budget.delta:g} (per record, "
-        "replace-one)"
+        styled(
+            "A private selection",
+            "bold",
+            f": runs of {steps} steps of DP-SGD, each record in one with probability {rate:g}, ε = "
+            f"{budget.epsilon:g}, δ = {budget.delta:g} (per record, replace-one)",
+        )
     )
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row(
@@ -188,7 +197,7 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
             }
         )
         return
-    console = Console(highlight=False)
+    console = plain_console()
     table = Table(title=f"Ledger of {ledger.federation}", title_justify="left")
     for name in COLUMNS:
         table.add_column(name, justify="right" if "ε" in name else "left")
@@ -235,9 +244,9 @@ def _print_quotes(console: Console, quotable: Quotes) -> None:
 
 def progress_bars() -> Progress:
     """Bars on standard error, if that is a terminal."""
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -249,11 +258,11 @@ def progress_bars() -> Progress:
 @contextmanager
 def working(words: str) -> Iterator[None]:
     """A sign of life while something of unknown length is done, if standard error is a terminal."""
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     if not console.is_terminal:
         yield
         return
-    with console.status(words):
+    with console.status(Text(words)):  # a spinner reads markup in whatever is no Text
         yield
 
 
@@ -277,7 +286,7 @@ def interruptible(hint: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
-        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        console = plain_console(stderr=True, soft_wrap=True)
         word = "Terminated" if isinstance(error, Terminated) else "Interrupted"
         console.print(f"{word}. {hint()}")
         raise
@@ -296,9 +305,9 @@ def counting_bar(words: str) -> Iterator[Callable[[int, int], None]]:
 
 def download_bars() -> Progress:
     """Bars for files that are fetched."""
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -338,7 +347,6 @@ def round_rows(progress: Progress) -> Callable[[RoundNote], None]:
             f"{note.number:>5}  {note.what:10}  {reward:>8}  {rounded_up(note.epsilon):>9}  "
             + settings(note.config),
             soft_wrap=True,
-            highlight=False,
         )
 
     return show
@@ -353,14 +361,13 @@ _WITHOUT_CANDIDATES = ("adaptive", "darts")
 def print_outlook(planned: RunPlan, strategy: Strategy | None = None) -> None:
     """What a run is about to do, how its vote was chosen, and whether it can work."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
-    console = Console(highlight=False)
+    console = plain_console()
     who = f"{clients} clients, {planned.task.data}, {planned.federation.partition}"
     if search.method == "selection":
         who = f"one holder of {planned.task.data}"
-    console.print(
-        f"[bold]{search.method}[/bold]: {who}"
-        + (f", {search.candidates} candidates" if search.method not in _WITHOUT_CANDIDATES else "")
-    )
+    if search.method not in _WITHOUT_CANDIDATES:
+        who += f", {search.candidates} candidates"
+    console.print(styled(search.method, "bold", f": {who}"))
     combined = combining(planned)
     if combined:
         _print_combining(console, planned, combined)
@@ -370,7 +377,7 @@ def print_outlook(planned: RunPlan, strategy: Strategy | None = None) -> None:
     if strategy is not None:
         console.print(strategy.why)
         if strategy.loss > POOR_LOSS:
-            console.print(f"[yellow]Warning:[/yellow] {strategy.warning}")
+            print_warning(console, strategy.warning)
     if planned.federation.count_abstentions is True:
         count = planned.space.count(search.candidates, search.sampling)
         budget = Budget(terms.epsilon, terms.delta)
@@ -400,7 +407,7 @@ def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
     """What of a training is protected, how one budget is shared, and what the noise leaves."""
     search, terms, clients = planned.search, planned.privacy, planned.federation.clients
     participation = participation_of(planned)
-    console = Console(highlight=False)
+    console = plain_console()
     price = f"ε = {terms.epsilon:g}, δ = {terms.delta:g} (per {method.unit}, replace-one)"
     if math.isinf(terms.epsilon):
         console.print(f"mode {search.mode}, ε = ∞: what clients send is not protected")
@@ -432,9 +439,10 @@ def print_training_outlook(planned: RunPlan, method: Tuner) -> None:
             f"{noise:.2g} times that in every direction"
         )
     if noise > LOUD:
-        console.print(
-            f"[yellow]Warning:[/yellow] beyond {LOUD:g} times the clip, noise drowns most of the "
-            "training: have more clients, fewer rounds or a larger epsilon"
+        print_warning(
+            console,
+            f"beyond {LOUD:g} times the clip, noise drowns most of the training: have more "
+            "clients, fewer rounds or a larger epsilon",
         )
 
 
@@ -468,12 +476,12 @@ def _print_combining(console: Console, planned: RunPlan, method: Tuner) -> None:
         if error > LARGE_ERROR:
             warning = "that leaves little of the mean; raise privacy.epsilon, or vote"
     if warning:
-        console.print(f"[yellow]Warning:[/yellow] {warning}")
+        print_warning(console, warning)
 
 
 def print_result(result: Result, folder: Path) -> None:
     """What was chosen, what it cost, and where the report is."""
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     guarantee = result.privacy.guarantee
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     if result.warning:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from tacit.printing import plain_console
 from tacit.privacy.planner import percent
 
 
@@ -34,7 +34,7 @@ def print_votes(result: dict[str, Any]) -> None:
                 for p in row
             ),
         )
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def print_speed(result: dict[str, Any]) -> None:
@@ -67,11 +67,11 @@ def print_speed(result: dict[str, Any]) -> None:
             f"{row['agreement']:.0%}",
             f"{row['agreement_with_ties']:.0%}",
         )
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     console.print(halving)
     for reason in dict.fromkeys(row["skipped"] for row in result["halving"] if "skipped" in row):
-        console.print(f"Skipped: {reason}", soft_wrap=True, markup=False)
+        console.print(f"Skipped: {reason}", soft_wrap=True)
 
 
 def print_scaling(result: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def print_scaling(result: dict[str, Any]) -> None:
             table.add_section()
         table.add_row(curve if curve != last else "", str(point["size"]), found, shown)
         last = curve
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def print_dp_hype(result: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ def print_dp_hype(result: dict[str, Any]) -> None:
         f"{once['accuracy']:.1%}",
         "",
     )
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def _spread(found: dict[str, float]) -> str:
@@ -148,7 +148,7 @@ def print_combine(result: dict[str, Any]) -> None:
         low, high = claim["low"], claim["high"]
         interval = "needs two seeds" if low is None else f"{low:+.3f} to {high:+.3f}"
         claims.add_row(claim["claim"], f"{claim['effect']:+.3f}", interval, claim["verdict"])
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     console.print(claims)
     console.print(f"Processor time: {result['core_seconds'] / 60:.1f} minutes.")
@@ -166,7 +166,7 @@ def print_averaging(result: dict[str, Any]) -> None:
         accuracy = sum(row["accuracy"] for row in own) / len(own)
         noise = f"{own[0]['update_noise'] / own[0]['parameters'] ** 0.5:.2g} x clip"
         table.add_row(data, str(clients), f"{epsilon:g}", f"{accuracy:.3f}", noise)
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def print_adaptive(result: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ def print_adaptive(result: dict[str, Any]) -> None:
     for row in result["table"]:
         numbers = f"{row['best']:.3f}", f"{row['span']:.3f}" if row["rates"] > 1 else ""
         table.add_row(f"{row['random']:.0%}", row["method"], *numbers, str(row["rates"]))
-    Console(highlight=False).print(table)
+    plain_console().print(table)
     print_claims(result)
 
 
@@ -190,7 +190,7 @@ def print_feathers(result: dict[str, Any]) -> None:
         price = other["rewards_if_clipped"]
         f1 = f"{row['f1']:.3f}", f"{row['least']:.3f} to {row['most']:.3f}"
         fraud.add_row(f"{row['epsilon']:g}", *f1, "" if price is None else f"ε = {price:.0f}")
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     console.print(fraud)
     print_claims(result)
@@ -206,7 +206,7 @@ def print_selection(result: dict[str, Any]) -> None:
     for row in result["adaptive"]:
         accuracy = f"{row['accuracy']:.4f}", f"{row['deviation']:.4f}"
         table.add_row(row["data"], "adaptive rate", "1", *accuracy, "", "")
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     setup = result["setup"]
     console.print(
@@ -229,7 +229,7 @@ def print_pareto(result: dict[str, Any]) -> None:
         table.add_row(problem, f"grid of {row['points']}", f"{row['volume']:.4f}")
     for problem, row in result["truths"].items():
         table.add_row(problem, "true front", f"{row['volume']:.4f}")
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     for name in ("nehvi", "hvpoi"):
         console.print(f"Proposing by {name}: {result['overhead'][name]['seconds']:.1f} s in all")
@@ -245,7 +245,7 @@ def print_pareto(result: dict[str, Any]) -> None:
 
 def print_ballots(result: dict[str, Any]) -> None:
     """Regret by method and epsilon on average, what auto needs, and what smoothing harms."""
-    summary, console = result["summary"], Console(highlight=False)
+    summary, console = result["summary"], plain_console()
     shown = [f"ε = {epsilon:g}" for epsilon in summary["epsilons"]]
     for group, found in summary["groups"].items():
         title = f"Regret in points, {group} clients, {found['tables']} real tables"
@@ -275,7 +275,7 @@ def print_claims(result: dict[str, Any]) -> None:
         low, high = one["low"], one["high"]
         interval = "" if low is None else f"{low:+.3f} to {high:+.3f}"
         table.add_row(one["claim"], f"{one['effect']:+.3f}", interval, one["verdict"])
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def print_encrypted(result: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ def print_encrypted(result: dict[str, Any]) -> None:
         size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.2f}"
         counts = str(row["clients"]), f"{1000 * row['seconds']:.1f}"
         single.add_row(row["operation"], row["who"], *counts, size)
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     console.print(single)
 
@@ -329,7 +329,7 @@ def print_secure_sum(result: dict[str, Any]) -> None:
             f"{point['upload_bytes_per_client'] / 1000:.1f}",
             f"{point['download_bytes_per_client'] / 1000:.1f}",
         )
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(table)
     for row in result["lossy"]:
         console.print(
@@ -363,7 +363,7 @@ def print_flower(result: dict[str, Any]) -> None:
             f"{point['our_seconds']:.2f} s",
         )
     table.caption = "kB: a node. Flower: as many rounds of empty messages. Tacit: what is beyond."
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def print_ledger(result: dict[str, Any]) -> None:
@@ -375,9 +375,9 @@ def print_ledger(result: dict[str, Any]) -> None:
         taken = [row[f"{what}_seconds"] for what in ("first", "next", "verify")]
         cells = (f"{seconds:.3f}" for seconds in taken)
         table.add_row(f"{row['lines']:,}", row["releases"], *cells)
-    Console(highlight=False).print(table)
+    plain_console().print(table)
     found = result["rivals"]
-    Console(highlight=False).print(
+    plain_console().print(
         f"{found['processes']} processes charged {found['charges_each']:,} times each: "
         f"{found['recorded']:,} charges recorded, the longest wait was "
         f"{found['longest_wait_seconds']:.2f} s."
@@ -402,7 +402,7 @@ def print_noise(result: dict[str, Any]) -> None:
     table.caption = (
         "Places: rows computed for a lot. Before: single-precision noise, which has holes."
     )
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 PRINTED: dict[str, Callable[[dict[str, Any]], None]] = {

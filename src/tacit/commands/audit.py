@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tacit.audits.auditing import ERROR, FULL, QUICK, Finding, chosen, record, run
 from tacit.audits.worlds import Sizes
 from tacit.commands.options import AsJson, filling, fresh_folder, number, whole
 from tacit.files import json_text, write_whole
 from tacit.page import command_line, versions
+from tacit.printing import plain_console, styled
 from tacit.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from tacit.terminal import counting_bar, print_json
 
@@ -82,30 +83,33 @@ def audit(
         _print(findings, 1 - ERROR, folder)
     failures = [sentence for finding in findings for sentence in finding.failures]
     if failures:
-        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        console = plain_console(stderr=True, soft_wrap=True)
         for sentence in failures:
             console.print(f"tacit: {sentence}", style="red")
         raise typer.Exit(FAILED)
 
 
 def _print(findings: Sequence[Finding], confidence: float, folder: Path) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     table = Table("Method", "ε", *(f"δ {point.delta:.0e}" for point in findings[0].curve))
     for finding in findings:
         table.add_row(finding.method, "claimed", *(f"{p.claimed:.3f}" for p in finding.curve))
         audited = (
-            f"[red]{p.audited:.3f}[/red]" if p.audited > p.claimed else f"{p.audited:.3f}"
-            for p in finding.curve
+            Text(f"{p.audited:.3f}", "red" if p.audited > p.claimed else "") for p in finding.curve
         )
-        verdict = "[red]false[/red]" if finding.failures else ""
+        verdict = Text("false" if finding.failures else "", "red")
         table.add_row(verdict, "at least", *audited, end_section=True)
     console.print(table)
     for finding in findings:
         runs = " and ".join(f"{n:,} through {path}" for path, n in finding.runs.items())
         console.print(
-            f"[bold]{finding.method}[/bold], per {finding.unit}, {finding.relation}: "
-            f"{finding.worlds}. Runs a world: {runs}. The bound reaches {finding.tightness:.0%} of "
-            f"the claim at δ = {finding.curve[0].delta:g}."
+            styled(
+                finding.method,
+                "bold",
+                f", per {finding.unit}, {finding.relation}: {finding.worlds}. Runs a world: "
+                f"{runs}. The bound reaches {finding.tightness:.0%} of the claim at δ = "
+                f"{finding.curve[0].delta:g}.",
+            )
         )
     console.print(
         f"All bounds hold together with a confidence of {confidence:.4%}. A bound below its claim "

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from tacit.bench import (
     adaptive,
@@ -58,6 +57,7 @@ from tacit.commands.options import (
 from tacit.commands.tables import make_table
 from tacit.files import json_text, read_json, write_whole
 from tacit.page import command_line, versions
+from tacit.printing import plain_console
 from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import counting_bar, print_json
 
@@ -569,7 +569,7 @@ def _finish(result: dict[str, Any], out: Path, *, as_json: bool, stem: str = "")
         print_json(result)
         return
     PRINTED[name](result)
-    Console(highlight=False).print(f"Page: {out / f'{name}.html'}", soft_wrap=True)
+    plain_console().print(f"Page: {out / f'{name}.html'}", soft_wrap=True)
 
 
 def _recorded(name: str, out: Path) -> Sequence[dict[str, Any]]:

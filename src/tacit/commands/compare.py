@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tacit import compare as comparison
@@ -30,6 +28,7 @@ from tacit.commands.tables import FOLDER as TABLES
 from tacit.compare_page import cells, columns, notes, ordered, page, title
 from tacit.contenders import CONTENDERS, chosen
 from tacit.plan import load_plan
+from tacit.printing import plain_console
 from tacit.privacy.accounting import Budget
 from tacit.tables import ScoreTable
 from tacit.terminal import print_json, progress_bars, stage_bars, working
@@ -152,9 +151,9 @@ def _bars() -> Iterator[tuple[comparison.Told, comparison.StageProgress]]:
 
 
 def _print(result: Mapping[str, Any], folder: Path) -> None:
-    console = Console(highlight=False)
+    console = plain_console()
     console.width = max(console.width, _WIDTH)  # better wrapped by the terminal than cut
-    console.print(f"[bold]{escape(title(result))}[/bold]")
+    console.print(title(result), style="bold")
     shown = Table(box=None, padding=(0, 2, 0, 0))
     for heading in columns(result):
         left = heading in ("method", "ε covers")
@@ -167,5 +166,5 @@ def _print(result: Mapping[str, Any], folder: Path) -> None:
     if result["not_compared"]:
         console.print("Not compared:")
     for name, why in result["not_compared"].items():
-        console.print(f"  {name}: {why}", soft_wrap=True, markup=False)
-    console.print(f"Page: {folder / comparison.PAGE}", soft_wrap=True, markup=False)
+        console.print(f"  {name}: {why}", soft_wrap=True)
+    console.print(f"Page: {folder / comparison.PAGE}", soft_wrap=True)

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tacit.commands import completion
@@ -30,6 +28,7 @@ from tacit.data.folders import MissingData, locate
 from tacit.data.holdings import label_counts, table
 from tacit.data.partitions import deal, feature_noise, partition
 from tacit.files import write_whole
+from tacit.printing import plain_console, styled
 from tacit.terminal import download_bars, print_json, stage_bars, working
 
 app = typer.Typer(help="Data sets, and how they are dealt to clients.", no_args_is_help=True)
@@ -69,8 +68,8 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         shown.add_column(heading, no_wrap=heading in ("name", "here"))
     for row in found:
         here = "yes" if row["missing"] is None else "no"
-        shown.add_row(row["name"], here, escape(str(row["title"])), escape(str(row["licence"])))
-    console = Console(highlight=False)
+        shown.add_row(row["name"], here, str(row["title"]), str(row["licence"]))
+    console = plain_console()
     console.print(shown)
     console.print("`tacit data fetch NAME` gets one from its public source.")
 
@@ -145,12 +144,15 @@ def show(
             }
         )
         return
-    console = Console(highlight=False)
+    console = plain_console()
     summary = held.summary
     console.print(
-        f"[bold]{name}[/bold]: {len(dataset.train)} examples of shape {dataset.train.shape} dealt "
-        f"to {clients} clients by {escape(repr(dealt))}; {len(dataset.test)} test examples stay "
-        "public",
+        styled(
+            name,
+            "bold",
+            f": {len(dataset.train)} examples of shape {dataset.train.shape} dealt to {clients} "
+            f"clients by {dealt!r}; {len(dataset.test)} test examples stay public",
+        ),
         soft_wrap=True,
     )
     console.print(
@@ -165,7 +167,7 @@ def show(
     for holding in held.clients[:_CLIENTS_SHOWN]:
         most = int(np.argmax(holding.labels))
         label = f"{dataset.classes[most]} ({holding.labels[most]})" if holding.size else "none"
-        shown.add_row(str(holding.client), str(holding.size), escape(label))
+        shown.add_row(str(holding.client), str(holding.size), label)
     console.print(shown)
     if clients > _CLIENTS_SHOWN:
         console.print(f".. and {clients - _CLIENTS_SHOWN} more: see the picture, or --json.")

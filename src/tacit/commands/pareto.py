@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
 from tacit import pareto_job
 from tacit.commands.options import AsJson, filling, fresh_folder, number
 from tacit.pareto_plan import load_pareto_plan
+from tacit.printing import plain_console
 from tacit.terminal import print_json, progress_bars, working
 from tacit.wording import rounded_up
 
@@ -73,7 +73,7 @@ def run(
     if as_json:
         print_json(result)
         return
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(_table(result["front"], result["third"]))
     console.print(
         f"ε at δ = {result['delta']:g}, {result['protects']}. "
@@ -111,7 +111,7 @@ def suggest(
     if as_json:
         print_json(asdict(found))
         return
-    console = Console(highlight=False)
+    console = plain_console()
     for name, value in found.config.items():
         shown = f"{value:.6g}" if isinstance(value, float) else value
         console.print(f"  {name} = {shown}")

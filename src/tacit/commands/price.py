@@ -11,6 +11,7 @@ from rich.console import Console
 from tacit.commands import completion
 from tacit.commands.options import AsJson, Colluding, Delta, Dropout, Epsilon, number, whole
 from tacit.plan import load_plan
+from tacit.printing import plain_console, print_warning, styled
 from tacit.privacy.accounting import Budget
 from tacit.privacy.mechanisms import Participation
 from tacit.privacy.planner import plan as vote_plan
@@ -118,7 +119,7 @@ def plan(
 
     Example: tacit plan --method selection --mean-runs 10 --epsilon 2 --delta 1e-5
     """
-    budget, console = Budget(epsilon, delta), Console(highlight=False)
+    budget, console = Budget(epsilon, delta), plain_console()
     terms: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
     if method == "selection":
         if shape not in SHAPES:
@@ -162,8 +163,12 @@ def plan(
         print_json({"privacy": terms, **asdict(planned)})
         return
     console.print(
-        f"[bold]A private vote[/bold]: {clients} clients, {votes} of {candidates} candidates each, "
-        f"ε = {epsilon:g}, δ = {delta:g} (per client, replace-one)"
+        styled(
+            "A private vote",
+            "bold",
+            f": {clients} clients, {votes} of {candidates} candidates each, ε = {epsilon:g}, "
+            f"δ = {delta:g} (per client, replace-one)",
+        )
     )
     console.print(plan_table(planned, participation, good or votes))
     if warn_if_poor(console, planned) and planned.recommended_votes != votes:
@@ -189,11 +194,15 @@ def _plan_chosen_vote(
         print_json({"privacy": terms, **told, "why": found.why, "abstentions": abstentions})
         return
     console.print(
-        f"[bold]A private vote[/bold]: {participation.clients} clients, {candidates} candidates, "
-        f"ε = {budget.epsilon:g}, δ = {budget.delta:g} (per client, replace-one)"
+        styled(
+            "A private vote",
+            "bold",
+            f": {participation.clients} clients, {candidates} candidates, ε = {budget.epsilon:g}, "
+            f"δ = {budget.delta:g} (per client, replace-one)",
+        )
     )
     console.print(found.why)
     if found.loss > POOR_LOSS:
-        console.print(f"[yellow]Warning:[/yellow] {found.warning}")
+        print_warning(console, found.warning)
     console.print(f"Abstentions {counting_words(counted)}.")
     console.print(f"For {', '.join(space.dimensions)} as in a plan without a space of its own.")

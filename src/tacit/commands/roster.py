@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tacit.checkup import Checkup, members_json, roster_json
@@ -22,6 +21,7 @@ from tacit.membership import (
     new_key,
     write_public,
 )
+from tacit.printing import plain_console
 from tacit.privacy.accounting import Budget
 from tacit.privacy.mechanisms import Participation, least_noise
 from tacit.secure.roster import Roster
@@ -153,7 +153,7 @@ def _print_roster(membership: Membership) -> None:
         table.add_column(heading, justify="right" if heading == "number" else "left")
     for member in members_json(membership):
         table.add_row(str(member["number"]), member["name"], member["key"])
-    Console(highlight=False).print(table)
+    plain_console().print(table)
     planned = membership.participation
     typer.echo(
         f"At least {planned.threshold} of {planned.clients} must answer, else nothing opens "

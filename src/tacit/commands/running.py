@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from rich.console import Console
-
 from tacit.commands.options import claim
 from tacit.federation import Progress, Watch
 from tacit.plan import TRAINING_METHODS, Plan, participation_of, settled
+from tacit.printing import plain_console
 from tacit.result import Result
 from tacit.runs import FINISHED, Outstanding, Run, is_run, outstanding, run_in
 from tacit.terminal import (
@@ -46,7 +45,7 @@ def begin(plan: Plan, folder: Path, *, as_json: bool) -> None:
 
 def go_on(run: Run, *, as_json: bool) -> None:
     """Finish a run; what that will be charged is said before anybody is asked."""
-    console = Console(highlight=False, markup=False, stderr=as_json, soft_wrap=True)
+    console = plain_console(stderr=as_json, soft_wrap=True)
     if run.state == FINISHED and run.result is not None:
         console.print(f"{run.folder} is finished already; nothing is done, nothing is charged.")
         _print(run.result, run.folder, as_json=as_json)

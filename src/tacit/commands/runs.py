@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tacit.commands.options import AsJson, RunFolder
@@ -17,6 +16,7 @@ from tacit.comparison import Run as PageRun
 from tacit.comparison import render
 from tacit.display import settings
 from tacit.files import write_whole
+from tacit.printing import plain_console
 from tacit.privacy.planner import percent
 from tacit.runs import RUNS, Run, Unreadable, differences, find_runs, named_run
 from tacit.terminal import print_json, print_result, working
@@ -54,7 +54,7 @@ def list_(
             }
         )
         return
-    console = Console(highlight=False)
+    console = plain_console()
     console.width = max(console.width, _LIST_WIDTH)  # better wrapped by the terminal than cut
     if not runs and not unreadable:
         console.print(f"No run in {where} yet; begin one: tacit tune")
@@ -81,7 +81,7 @@ def show(run: RunFolder, as_json: AsJson = False) -> None:
             }
         )
         return
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     about = found.summary()
     told = f"{found.folder}: {found.method}, {found.state}, begun {_when(found)} UTC"
     console.print(told + (f", {about['data']}, {about['clients']} clients" if found.plan else ""))
@@ -118,13 +118,13 @@ def compare(
     if as_json:
         print_json(found)
         return
-    console = Console(highlight=False)
-    table = Table("", *(escape(str(run.folder)) for run in pair), box=None, padding=(0, 2, 0, 0))
+    console = plain_console()
+    table = Table("", *(str(run.folder) for run in pair), box=None, padding=(0, 2, 0, 0))
     table.add_row("state", *(run.state for run in pair))
     if any(run.writer for run in pair):
         table.add_row("written now by", *(_cell(run.writer and str(run.writer)) for run in pair))
     for key, (one, other) in {**found["plan"], **_named(found["config"])}.items():
-        table.add_row(escape(key), escape(_cell(one)), escape(_cell(other)))
+        table.add_row(key, _cell(one), _cell(other))
     table.add_row("accuracy", *map(_accuracy, found["accuracy"]))
     table.add_row("ε", *map(_epsilon, found["epsilon"]))
     for key, words in _UNITS.items():
@@ -181,7 +181,7 @@ def export(
     if as_json:
         print_json(written)
         return
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     console.print(f"{written['trials']} trials in study {written['study']} of {storage}.")
     console.print(f"Values are {written['values']}.")
     console.print(f"Look at it with: optuna-dashboard {storage}")
@@ -195,21 +195,21 @@ def _table(where: Path, runs: list[Run]) -> Table:
     for run in runs:
         row = run.summary()
         table.add_row(
-            escape(str(run.folder.relative_to(where))),
+            str(run.folder.relative_to(where)),
             f"{run.state}, runs now" if run.writer else run.state,
-            escape(run.method),
-            escape(row["data"] or _NONE),
+            run.method,
+            row["data"] or _NONE,
             _accuracy(row["accuracy"]),
             _epsilon(row["epsilon"]),
             _when(run),
-            escape(settings(row["config"]) if row["config"] else _NONE),
+            settings(row["config"]) if row["config"] else _NONE,
         )
     return table
 
 
 def _print_unreadable(console: Console, unreadable: list[Unreadable]) -> None:
     for one in unreadable:
-        console.print(f"{one.folder} cannot be read: {one.why}", markup=False, soft_wrap=True)
+        console.print(f"{one.folder} cannot be read: {one.why}", soft_wrap=True)
 
 
 def _when(run: Run) -> str:

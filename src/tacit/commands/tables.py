@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tacit.commands import completion
@@ -35,6 +34,7 @@ from tacit.commands.options import (
     claim,
     filling,
 )
+from tacit.printing import plain_console, styled
 from tacit.table_maker import make
 from tacit.tables import Recipe, ScoreTable, shipped
 from tacit.terminal import counting_bar, print_json
@@ -138,7 +138,7 @@ def list_(out: Folder = FOLDER, as_json: AsJson = False) -> None:
             f"{row['mean_accuracy']:.1%}",
             "here" if row["table"] in made else "Tacit",
         )
-    console = Console(highlight=False)
+    console = plain_console()
     console.width = max(console.width, _LIST_WIDTH)  # better wrapped by the terminal than cut
     console.print(shown)
 
@@ -191,12 +191,16 @@ def summary(table: ScoreTable) -> dict[str, Any]:
 
 
 def _print(table: ScoreTable, path: str | Path) -> None:
-    console = Console(highlight=False)
+    console = plain_console()
     about, recipe = summary(table), table.recipe
     console.print(
-        f"[bold]{table.name}[/bold]: {about['clients']} clients x {about['candidates']} candidates "
-        f"({recipe.grid}) x {about['seeds']} seeds; {recipe.epochs} local epochs, "
-        f"{recipe.rounds} rounds, batch {recipe.batch}",
+        styled(
+            table.name,
+            "bold",
+            f": {about['clients']} clients x {about['candidates']} candidates ({recipe.grid}) x "
+            f"{about['seeds']} seeds; {recipe.epochs} local epochs, {recipe.rounds} rounds, batch "
+            f"{recipe.batch}",
+        ),
         soft_wrap=True,
     )
     made = table.made
@@ -206,7 +210,6 @@ def _print(table: ScoreTable, path: str | Path) -> None:
         f"Trained in {made['core_seconds']:.0f} s of processor time{memory}: "
         f"{'; '.join(made['ways'])}",
         soft_wrap=True,
-        markup=False,
     )
     first_choices = np.sum(
         [
