@@ -110,6 +110,26 @@ def test_evidence_is_plain_json_and_on_record(ledger: Ledger) -> None:
     assert json.loads(ledger._file.lines(None)[-1].body)["proof"] == proof
 
 
+def test_a_line_that_could_not_be_read_again_is_not_written(ledger: Ledger) -> None:
+    """A terminal in Latin-1 hands over such text; before, it made the ledger useless for good."""
+    charge = ledger.charge(VOTE, label="vote", run="run")
+    wrong = "f\udcfcr"
+    attempts: list[Callable[[], object]] = [
+        lambda: ledger.amend(Budget(2.0, 1e-5), wrong),
+        lambda: ledger.charge(VOTE, label=wrong, run="other"),
+        lambda: ledger.charge(VOTE, label="vote", run=wrong),
+        lambda: ledger.charge_and_ask(VOTE, "vote", "run", wrong),
+        lambda: ledger.bar(wrong),
+        lambda: ledger.take(charge, 1.5),  # type: ignore[arg-type]
+    ]
+    for attempt in attempts:
+        with pytest.raises(ValueError, match="a ledger holds plain JSON only"):
+            attempt()
+    assert ledger.charges() == [charge]
+    assert Ledger(ledger.path).verify() == []
+    assert {charge} == set(ledger.charges()), "charges can be put into sets"
+
+
 def test_charging_and_asking_are_one_transaction(ledger: Ledger) -> None:
     charge = ledger.charge_and_ask(VOTE, "vote", "run", "s1")
     assert (charge.state, charge.session) == ("asked", "s1")

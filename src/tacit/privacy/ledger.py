@@ -1,10 +1,11 @@
 """What a federation has spent, durably: charged before anyone is asked, never refunded.
 
 One SQLite file per federation, outside any run's folder, so that a new output folder is not a new
-budget. Every charge is one transaction that follows the chain of lines up to the newest, prices
-everything that counts together with the new event, and either refuses or commits a line with full
+budget. Every charge is one transaction that follows the chain of lines up to the newest, makes sure
+of the price of everything that counts together with the new event, and commits a line with full
 synchronisation. Hence: two processes cannot overspend together, a crash at any moment loses no
-committed line, and a question is asked only after its line is on disk.
+committed line, and a question is asked only after its line is on disk. Prices that are work are
+computed before the transaction, so that nobody waits for them: see :meth:`Ledger._write`.
 
 Lines are append-only (triggers refuse changes) and chained by SHA-256, together with the
 federation's name, the budgets and the schema. A ledger whose chain does not hold, whose lines
@@ -22,8 +23,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tacit.display import rows_html
 from tacit.privacy.accounting import Budget, Guarantee, spent
@@ -44,7 +46,8 @@ from tacit.privacy.ledger_lines import (
     link,
     now,
 )
-from tacit.privacy.ledger_locks import hold
+from tacit.privacy.ledger_locks import hold, turn
+from tacit.privacy.ledger_totals import Spending
 from tacit.privacy.ledger_verify import intact, verify, wrong_schema
 from tacit.wording import rounded_up
 
@@ -64,10 +67,15 @@ __all__ = [
 ]
 
 COLUMNS = ("line", "time", "run", "question", "state", "ε alone", "ε so far")
-_TRIES = 4
-"""How often a price is computed before it is computed while others wait."""
-
 _Entry = tuple[str, Mapping[str, Any]]
+_Decide = Callable[[History], Sequence[_Entry]]
+_Price = Callable[[Spending, Budget], Guarantee]
+
+
+class _Prepare(Protocol):
+    """What a writer computes before its transaction."""
+
+    def __call__(self, history: History, *, again: bool) -> None: ...
 
 
 class BudgetExceeded(Exception):
@@ -79,7 +87,17 @@ class ChargedBefore(LedgerError):
 
 
 class _Moved(Exception):
-    """Others wrote meanwhile, and the price is too much work to compute while they wait."""
+    """Others wrote meanwhile, and what is left to compute is too much work while they wait."""
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """Prices of questions, and what they hold for."""
+
+    spent_at: str
+    delta: float
+    totals: list[Guarantee]
+    alone: list[Guarantee]
 
 
 def home() -> Path:
@@ -283,7 +301,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     def check(self, event: Event, label: str) -> Guarantee:
         """What the total would be, or :class:`BudgetExceeded`; nothing is written."""
-        return _total_with(self._read(), [event], label)
+        return _totals(self._read(), [(label, event)], _best)[0]
 
     def _spend(
         self,
@@ -294,68 +312,36 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         session: str = "",
         roster: str = "",
     ) -> list[Charge]:
-        """Append a line for each, and one that the first is asked if a session is given.
-
-        Prices are computed before this process takes its turn. If others wrote meanwhile, they are
-        computed again while others wait, unless that is much work: then before the next try. The
-        last try computes them in any case, so that it comes to an end.
-        """
+        """Append a line for each, and one that the first is asked if a session is given."""
         if not asked:
             return []
-        for tries_left in reversed(range(_TRIES)):
-            priced_at, entries = self._offer(asked, run, once=once)
+        offers: list[_Offer] = []
 
-            def decide(
-                history: History,
-                priced_at: str = priced_at,
-                entries: list[_Entry] = entries,
-                tries_left: int = tries_left,
-            ) -> list[_Entry]:
-                _admit(history, run, once=once)
-                if history.tip != priced_at:
-                    entries = self._priced(history, asked, run, hurried=tries_left > 0)
-                if session:
-                    return [*entries, self._asking_first(history, entries, session, roster)]
-                return entries
+        def prepare(history: History, *, again: bool) -> None:
+            _admit(history, run, once=once)
+            delta = history.budget.delta
+            totals = _totals(history, asked, _after_rivals if again else _at_first)
+            alone = [spent(event, delta) for _, event in asked]
+            offers.append(_Offer(history.spent_at, delta, totals, alone))
 
-            with suppress(_Moved):
-                self._write(decide)
-                break
+        def decide(history: History) -> list[_Entry]:
+            _admit(history, run, once=once)
+            offer = offers[-1]
+            totals = offer.totals
+            if history.spent_at != offer.spent_at:
+                if history.budget.delta != offer.delta:
+                    raise _Moved
+                totals = _totals(history, asked, _while_others_wait)
+            entries: list[_Entry] = [
+                ("charge", charge_body(event, label, run, alone, total))
+                for (label, event), alone, total in zip(asked, offer.alone, totals, strict=True)
+            ]
+            if session:
+                return [*entries, self._asking_first(history, entries, session, roster)]
+            return entries
+
+        self._write(decide, prepare)
         return self._history.charges[-len(asked) :]
-
-    def _offer(
-        self, asked: Sequence[tuple[str, Event]], run: str, *, once: bool
-    ) -> tuple[str, list[_Entry]]:
-        """Lines to append after the newest line that is known, and that line's digest."""
-        history = self._history if self._history.length else self._read()
-        _admit(history, run, once=once)
-        try:
-            return history.tip, self._priced(history, asked, run)
-        except BudgetExceeded:
-            before, history = history.tip, self._read()  # the budget may have been raised
-            if history.tip == before:
-                raise
-            return history.tip, self._priced(history, asked, run)
-
-    def _priced(
-        self,
-        history: History,
-        asked: Sequence[tuple[str, Event]],
-        run: str,
-        *,
-        hurried: bool = False,
-    ) -> list[_Entry]:
-        delta = history.budget.delta
-        if len(asked) > 1:
-            everything = [event for _, event in asked]
-            _total_with(history, everything, "all questions together", hurried=hurried)
-        events: list[Event] = []
-        entries: list[_Entry] = []
-        for label, event in asked:
-            events.append(event)
-            total = _total_with(history, events, label, hurried=hurried)
-            entries.append(("charge", charge_body(event, label, run, spent(event, delta), total)))
-        return entries
 
     def amend(self, budget: Budget, reason: str) -> None:
         """Set another budget from now on; the old one and the reason stay on record."""
@@ -550,6 +536,13 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             raise self._damaged(newest, f"line {newest} {wrong}")
         self._checked = newest
 
+    def _newest_holds(self) -> bool:
+        """Whether the newest total was checked, or can be with next to no work."""
+        charges = self._history.charges
+        if charges and charges[-1].number > self._checked and self._history.covered_quickly():
+            self._checked = charges[-1].number
+        return not charges or charges[-1].number <= self._checked
+
     def _damaged(self, number: int, found: str) -> LedgerError:
         self._history, self._checked = History(), 0
         return LedgerError(
@@ -558,11 +551,48 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             f"verify {self.path}"
         )
 
-    def _write(self, decide: Callable[[History], Sequence[_Entry]]) -> None:
-        """Append what is decided on in view of all lines, in one transaction."""
+    def _write(self, decide: _Decide, prepare: _Prepare | None = None) -> None:
+        """Append what is decided on in view of all lines, in one transaction.
+
+        In the transaction nothing is priced but by two numbers, as long as others wait for it.
+        Whatever is more work is done before, by checking the newest total and by ``prepare``. If
+        others wrote meanwhile so that it has to be done again, the transaction ends without a line
+        and this process lines up with all that this happened to, in a queue of its own. There it
+        records its total by two numbers, if that is within the budget, so that all behind it can
+        check that total while others wait. Exact prices of many different releases, which take
+        seconds, are only computed in the queue. So a writer at the head of it is held up only by
+        whoever computed a little price at the first try, and started after it.
+
+        Args:
+            decide: the lines to append; it may be asked several times.
+            prepare: called before, with whether this is not the first try.
+        """
+
+        def attempt(*, again: bool) -> None:
+            history = self._read()
+            if prepare:
+                prepare(history, again=again)
+            self._append(decide)
+
+        try:
+            return attempt(again=False)
+        except _Moved:
+            pass
+        with turn(self._queue) if self._file.on_disk else nullcontext():
+            while True:
+                with suppress(_Moved):
+                    return attempt(again=True)
+
+    @property
+    def _queue(self) -> Path:
+        real = self.path.resolve()
+        return real.with_name(f"{real.name}.pricing")
+
+    def _append(self, decide: _Decide) -> None:
         with self._file.transaction():
             self._follow()
-            self._check_newest()
+            if not self._newest_holds():
+                raise _Moved
             history = self._history
             lines: list[Line] = []
             number, tip = history.length, history.tip
@@ -618,16 +648,20 @@ def check_name(name: str, what: str = "federation") -> None:
         )
 
 
-def _total_with(
-    history: History, events: Sequence[Event], label: str, *, hurried: bool = False
-) -> Guarantee:
-    """The price of everything that counts and these; the exact one before it is refused."""
-    budget, together = history.budget, history.spending.plus(*events)
-    total = together.bound(budget.delta)
-    if total.epsilon > budget.epsilon and not together.cheap:
-        if hurried:
-            raise _Moved
-        total = together.tight(budget.delta)
+def _totals(history: History, asked: Sequence[tuple[str, Event]], price: _Price) -> list[Guarantee]:
+    """What everything costs that counts, with the first of these, with the first two, and so on."""
+    events = [event for _, event in asked]
+    if len(asked) > 1:
+        _total_with(history, events, "all questions together", price)
+    return [
+        _total_with(history, events[: place + 1], label, price)
+        for place, (label, _) in enumerate(asked)
+    ]
+
+
+def _total_with(history: History, events: Sequence[Event], label: str, price: _Price) -> Guarantee:
+    budget = history.budget
+    total = price(history.spending.plus(*events), budget)
     if total.epsilon > budget.epsilon:
         raise BudgetExceeded(
             f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
@@ -635,6 +669,35 @@ def _total_with(
             "noise or raise the budget"
         )
     return total
+
+
+def _best(spending: Spending, budget: Budget) -> Guarantee:
+    """The price to tell people; the exact one before anything is refused."""
+    total = spending.bound(budget.delta)
+    fits = total.epsilon <= budget.epsilon
+    return total if fits or spending.cheap else spending.tight(budget.delta)
+
+
+def _at_first(spending: Spending, budget: Budget) -> Guarantee:
+    """The same, unless it takes seconds."""
+    total = spending.bound(budget.delta)
+    if total.epsilon > budget.epsilon and not spending.cheap:
+        raise _Moved
+    return total
+
+
+def _after_rivals(spending: Spending, budget: Budget) -> Guarantee:
+    """A price that others can check while their rivals wait, if it is within the budget."""
+    quick = spending.quick(budget.delta)
+    return quick if quick and quick.epsilon <= budget.epsilon else _best(spending, budget)
+
+
+def _while_others_wait(spending: Spending, budget: Budget) -> Guarantee:
+    """A price that takes next to no work."""
+    quick = spending.quick(budget.delta)
+    if quick is None or quick.epsilon > budget.epsilon:
+        raise _Moved
+    return quick
 
 
 def _admit(history: History, run: str, *, once: bool) -> None:

@@ -39,7 +39,7 @@ from tacit.privacy.ledger_lines import (
     guarantee_of,
     unreadable,
 )
-from tacit.privacy.ledger_totals import Spending, understated
+from tacit.privacy.ledger_totals import Spending, covered_quickly, understated
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class History:
 
     def __init__(self) -> None:
         self.length, self.tip = 0, ""
+        self.spent_at = ""
+        """The digest of the newest line that changed what counts, or the budget."""
         self.charges: list[Charge] = []
         self.spending = Spending()
         """Of all charges that count."""
@@ -150,9 +152,17 @@ class History:
         if not self.charges:
             return ""
         newest = self.charges[-1]
-        then = self.spending.plus(*self._closed_since)
-        recomputed = understated(newest.total, then, self._delta_then)
+        recomputed = understated(newest.total, self._counted_then(), self._delta_then)
         return total_problem(newest, recomputed.epsilon, self._delta_then) if recomputed else ""
+
+    def covered_quickly(self) -> bool:
+        """Whether next to no work shows that the newest recorded total is not understated."""
+        newest = self.charges[-1]
+        return covered_quickly(newest.total, self._counted_then(), self._delta_then)
+
+    def _counted_then(self) -> Spending:
+        """What counted when the newest charge was made."""
+        return self.spending.plus(*self._closed_since)
 
     # Rules -----------------------------------------------------------------------------------
 
@@ -222,6 +232,7 @@ class History:
         if bool(body.federation and body.schema) != (line.number == 1):
             raise Misfit("does not say whose ledger it is, which the first line does and only it")
         self._budgets.append(entry)
+        self.spent_at = line.digest
 
     def _read_charge(self, line: Line) -> None:
         if not self._budgets:
@@ -245,6 +256,7 @@ class History:
         self._runs.add(body.run)
         self.spending.add(event)
         self._closed_since, self._delta_then = [], self.budget.delta
+        self.spent_at = line.digest
 
     def _read_asked(self, line: Line) -> None:
         body = decoded(line, AskedBody)
@@ -263,10 +275,11 @@ class History:
         body = decoded(line, ClosedBody)
         self.check_closing(body.session)
         place = self._sessions[body.session]
-        self._change(place, state="closed")
+        self._change(place, state="closed", evidence=body.proof)
         event = self.charges[place].event
         self.spending.remove(event)
         self._closed_since.append(event)
+        self.spent_at = line.digest
 
     def _read_barred(self, line: Line) -> None:
         body = decoded(line, BarredBody)

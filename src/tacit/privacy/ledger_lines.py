@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
@@ -68,6 +68,8 @@ class Charge:
     """The session whose question this charge pays for; empty while nobody asked."""
     roster: str = ""
     """The digest of the roster whose members were asked, in hex; empty if there was none."""
+    evidence: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Of a closed charge, what shows that no answer left, as plain JSON."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,15 @@ class TakenBody(Struct, frozen=True, forbid_unknown_fields=True):
     time: str
 
 
+_BODIES: Mapping[str, type[Struct]] = {
+    "budget": BudgetBody,
+    "charge": ChargeBody,
+    "asked": AskedBody,
+    "sealing": SealingBody,
+    "closed": ClosedBody,
+    "barred": BarredBody,
+    "taken": TakenBody,
+}
 _LONGEST_MESSAGE = 200
 _INFINITY = {"number": "infinity"}
 _BodyT = TypeVar("_BodyT")
@@ -237,9 +248,14 @@ def budget_body(budget: Budget, reason: str) -> dict[str, Any]:
 
 
 def link(previous: str, number: int, kind: str, body: Mapping[str, Any]) -> Line:
-    """A new line, bound to the digest of the line before it."""
+    """A new line, bound to the digest of the line before it; a ValueError if none could read it."""
     text = json.dumps(body, sort_keys=True, allow_nan=False)
-    return Line(number, kind, text, digest(previous, number, kind, text))
+    line = Line(number, kind, text, digest(previous, number, kind, text))
+    try:
+        decoded(line, _BODIES[kind])
+    except Misfit as misfit:
+        raise ValueError(f"the line {misfit}") from None
+    return line
 
 
 def digest(previous: str, number: int, kind: str, body: str) -> str:

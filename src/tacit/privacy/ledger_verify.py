@@ -11,14 +11,14 @@ from tacit.privacy.accounting import Budget, Guarantee, TooLargeToPrice, spent
 from tacit.privacy.ledger_file import SCHEMA, LedgerFile
 from tacit.privacy.ledger_history import History, total_problem
 from tacit.privacy.ledger_lines import Charge, LedgerError, Line, Misfit, Problem
-from tacit.privacy.ledger_totals import TOLERANCE, Spending
+from tacit.privacy.ledger_totals import BOUNDED, TOLERANCE, Spending
 
 
 def verify(file: LedgerFile) -> list[Problem]:
     """Whatever does not agree; an empty list means all agree.
 
-    A recorded total agrees if it is one of the two prices of :mod:`tacit.privacy.ledger_totals`; in
-    particular it is not below the smaller of them.
+    A recorded total agrees if it is one of the two prices of :mod:`tacit.privacy.ledger_totals`,
+    whichever it says it is; in particular it is not below the smaller of them.
     """
     problems: list[Problem] = []
     try:
@@ -123,10 +123,14 @@ def _wrong_prices(charge: Charge, budget: Budget, total: Callable[[], Guarantee]
 
 
 def _total(spending: Spending, charge: Charge, budget: Budget) -> Guarantee:
-    """The price that was recorded, or the smaller one; the exact one only if it has to be."""
-    bound = spending.bound(budget.delta)
-    if _agree(charge.total, bound):
-        return bound
+    """The price that was recorded, or the smallest one; the exact one only if it has to be."""
+    prices = [spending.quick, spending.bound]
+    if charge.total.accounting != BOUNDED:
+        prices.reverse()
+    for price in prices:
+        recomputed = price(budget.delta)
+        if recomputed and _agree(charge.total, recomputed):
+            return recomputed
     return spending.tight(budget.delta)
 
 

@@ -119,7 +119,8 @@ def _log_pmf_by_expansion(variance: float, furthest: int) -> FloatArray:
     second = (81 + squared * (-462 + squared * 385)) / 1152
     third = (30375 + squared * (-369603 + squared * (765765 - squared * 425425))) / 414720
     corrections = inverse * (first + inverse * (second + inverse * third))
-    return exponent - np.log(2 * math.pi * variance * root) / 2 + np.log1p(corrections)
+    scale = np.log(2 * math.pi * variance * root) / 2
+    return np.asarray(exponent - scale + np.log1p(corrections), dtype=np.float64)
 
 
 @dataclass(frozen=True)
