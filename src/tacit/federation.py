@@ -45,7 +45,7 @@ from tacit.privacy.ledger import BudgetExceeded, Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
 from tacit.privacy.skellam import IntArray
 from tacit.query import InClear, LocalTraining, Sums
-from tacit.secure.crypto import digest
+from tacit.secure.crypto import KEY_BYTES, derive, digest
 from tacit.secure.encrypted import EncryptedSum
 from tacit.secure.opening import MaskedSum
 from tacit.secure.plain import PlainSum
@@ -71,6 +71,8 @@ from tacit.transcripts import Record
 
 EVALUATE = "evaluate"
 CLOSE = "close"
+MEMBERS = "members"
+"""What the journal of a run in one process calls the seed of its simulated members' keys."""
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 ONE_HOLDER = "one holder of data trained on its own records; no client was asked"
 BoolArray = npt.NDArray[np.bool_]
@@ -670,7 +672,7 @@ def local_federation(
     """
     if len(clients) != participation.clients:
         raise ValueError(f"found {len(clients)} clients; planned are {participation.clients}")
-    identities = [Identity.new() for _ in clients] if roster else []
+    identities = _signing_keys(len(clients), journal) if roster else []
     listed = Roster(tuple(identity.public_key for identity in identities)) if roster else None
     abstentions: list[Exception] = []
     endpoints = [
@@ -701,6 +703,31 @@ def local_federation(
         record_level=record_level,
         journal=journal,
     )
+
+
+def _signing_keys(clients: int, journal: Journal | None) -> list[Identity]:
+    """The keys with which simulated members sign, the same ones when a run goes on.
+
+    A process that goes on plays the members of the process that was killed. So it can truthfully
+    sign what they would: of a charge whose sealing is not on record, no answer left. Their seed is
+    in the journal. They protect nobody from this process, which plays all of them.
+    """
+    seed = journal.pieces.get(MEMBERS) if journal else None
+    if seed is None:
+        seed = token_bytes(KEY_BYTES).hex()
+        if journal:
+            journal.add(MEMBERS, seed)
+    try:
+        secret = bytes.fromhex(seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"the journal in {journal.path.parent if journal else 'memory'} has no readable "
+            f"{MEMBERS!r}; take the file from a copy"
+        ) from None
+    return [
+        Identity(derive(secret, b"simulated member", str(number).encode()))
+        for number in range(clients)
+    ]
 
 
 def lone_holder(

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tacit.federation import MEMBERS
 from tacit.job import REFUSED, RUN, SPOILED, Parts
 from tacit.journal import Piece, read_journal
 from tacit.one_writer import Writer, writer_of
@@ -194,7 +195,8 @@ def outstanding(run: Run) -> Outstanding:
         raise ValueError(f"what {run.folder} has spent cannot be read: {error}") from None
     opened = {told["line"] for told in _sums(run)}
     # Simulated clients sign off what a kill left unanswered, so that will count no longer.
-    signed_off = run.plan.federation.engine == ENGINES[0] and run.plan.federation.roster
+    terms = run.plan.federation
+    signed_off = terms.engine == ENGINES[0] and terms.roster and MEMBERS in run.pieces
     remaining = [
         charge
         for charge in counting

@@ -24,8 +24,8 @@ SMALL = (
 
 
 def opened(folder: Path) -> int:
-    """How many sums a run has written to its journal."""
-    return sum(len(path.read_text().splitlines()) for path in folder.glob("journal-*.jsonl")) - 1
+    """How many sums a run has written to its journal, after its name and its members' keys."""
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("journal-*.jsonl")) - 2
 
 
 def test_a_killed_run_goes_on_and_pays_for_no_round_twice(tmp_path: Path) -> None:
@@ -54,6 +54,29 @@ def test_a_killed_run_goes_on_and_pays_for_no_round_twice(tmp_path: Path) -> Non
     again = document(tacit("tune", "--resume", folder, "--json"))
     assert again["privacy"]["epsilon"] == found["privacy"]["epsilon"]
     assert again["config"] == found["config"]
+
+
+def test_a_kill_while_clients_evaluate_costs_nothing(tmp_path: Path) -> None:
+    """The default plan's budget pays for one question; before, that was gone."""
+    folder = tmp_path / "run"
+    script = tmp_path / "dying.py"
+    script.write_text(
+        "import os\nfrom tacit import cli, federation\n"
+        "real = federation.LocalChannel.ask\n"
+        "def ask(self, stage, requests):\n"
+        "    return os._exit(9) if stage == 'evaluate' else real(self, stage, requests)\n"
+        "federation.LocalChannel.ask = ask\ncli.main()\n"
+    )
+    once = ("--set", "search.ballot=published", "--set", "training.private=false")
+    tight = ("--set", "privacy.epsilon=1", "--out", str(folder))
+    died = subprocess.run([sys.executable, script, "tune", *SMALL, *once, *tight], check=False)
+    assert died.returncode == 9
+    shown = document(tacit("runs", "show", folder, "--json"))
+    assert (shown["state"], shown["opened"]) == ("unfinished", 0)
+    found = document(tacit("runs", "resume", folder, "--json"))
+    assert found["privacy"]["epsilon"] <= 1
+    lines = document(tacit("ledger", "show", folder / "ledger.sqlite", "--json"))["charges"]
+    assert [line["state"] for line in lines] == ["closed", "sealed"]
 
 
 def test_resuming_needs_a_run_and_nothing_else(tmp_path: Path) -> None:

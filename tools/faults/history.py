@@ -106,6 +106,21 @@ def breaches(evidence: Evidence) -> list[str]:
     return found
 
 
+def given_up_for_nothing(evidence: Evidence) -> list[str]:
+    """Charges that still count although nothing was sealed under them.
+
+    When a run has ended, whoever went on with it has had them signed off.
+    """
+    found = []
+    for book in map(_book, evidence.servers):
+        asked = {session for sessions in book.asked.values() for session in sessions}
+        found += [
+            f"{book.path.name}: the session {session[:8]} was asked and never sealed, and it counts"
+            for session in sorted(asked - book.sealed - book.closed)
+        ]
+    return found
+
+
 def lines_by_kind(evidence: Evidence) -> Counter[str]:
     """How many lines of each kind the servers' ledgers have: what a trial went through."""
     found: Counter[str] = Counter()

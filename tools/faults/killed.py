@@ -18,7 +18,7 @@ from tacit.privacy.ledger import Ledger, ledger_path
 from tacit.runs import is_run
 from tools.faults.campaign import Campaign, Outcome, Ready
 from tools.faults.children import Child, Ended
-from tools.faults.history import Evidence, breaches, lines_by_kind
+from tools.faults.history import Evidence, breaches, given_up_for_nothing, lines_by_kind
 from tools.faults.members import AMPLE, evidence, make_members, votes
 
 FEDERATION = "clinics"
@@ -124,6 +124,8 @@ def killed_at_random(prepared: Path, seeds: Sequence[int]) -> Ready:
                 if not ended.killed:
                     going.remove(run)
             outcome.failures += [f"{kind.name}: {what}" for what in breaches(kind.evidence(place))]
+        lost = given_up_for_nothing(kind.evidence(place))
+        outcome.failures += [f"{kind.name}: {what}" for what in lost]
         outcome.counts += lines_by_kind(kind.evidence(place))
         return outcome
 

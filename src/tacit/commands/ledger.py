@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tacit.closing import ClosedLine, check_closed_lines
 from tacit.commands.options import AsJson, Delta, Epsilon, LedgerFile
 from tacit.membership import Membership
 from tacit.privacy.accounting import Budget
@@ -21,6 +22,7 @@ from tacit.receipts import (
     left_out_by_line,
     read_receipts,
 )
+from tacit.secure.roster import Roster
 from tacit.terminal import print_json, print_ledger, working
 from tacit.transcripts import Finding, check_transcripts
 
@@ -94,9 +96,13 @@ def ledger_verify(
         list[Path] | None,
         typer.Option(metavar="PATH", help="Clients' receipts, a file or a folder; repeatable."),
     ] = None,
-    roster: Annotated[
-        Path | None,
-        typer.Option(metavar="ROSTER.toml", help="Whose keys signed the receipts."),
+    rosters: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--roster",
+            metavar="ROSTER.toml",
+            help="Whose members signed; repeatable, for lines that earlier rosters closed.",
+        ),
     ] = None,
     transcripts: Annotated[
         list[Path] | None,
@@ -110,26 +116,31 @@ def ledger_verify(
 ) -> None:
     """Recompute every line from its stored event; exit code 1 if one does not agree.
 
-    With receipts, check too that the ledger holds all that the clients signed for. With
-    transcripts, add up the signed vectors again: is the sum that was opened theirs, was it paid
-    for, and who misbehaved?
+    With a roster, check too that every member signed for each line that was closed, and with
+    receipts that the ledger holds all that the clients signed for. With transcripts, add up the
+    signed vectors again: is the sum that was opened theirs, was it paid for, and who misbehaved?
+    Receipts and transcripts are checked against the first roster.
 
     Example: tacit ledger verify ledger.sqlite --receipts collected --roster roster.toml
     """
     ledger = Ledger(path)
     with working("recomputing every line"):
-        findings = _findings(ledger, transcripts or [], roster)
-        audit = _audit(ledger, receipts or [], None if findings and not receipts else roster)
+        known = [Membership.load(path).roster for path in rosters or []]
+        findings = _findings(ledger, transcripts or [], known)
+        audit = _audit(ledger, receipts or [], known)
+        closed = check_closed_lines(ledger.intact(), known) if known else []
         problems = ledger.verify()
     lines = len(ledger.intact() if problems else ledger)
     unfit = [finding for finding in findings if finding.problem]
-    agreed = not problems and not (audit and audit.problems) and not unfit
+    unsigned = [line for line in closed if line.problem]
+    agreed = not problems and not (audit and audit.problems) and not unfit and not unsigned
     if as_json:
         print_json(
             {
                 "verified": agreed,
                 "charges": lines,
                 "problems": [vars(problem) for problem in problems],
+                **({"closed": list(map(asdict, closed))} if closed else {}),
                 **({"receipts": asdict(audit)} if audit else {}),
                 **({"transcripts": list(map(asdict, findings))} if findings else {}),
             }
@@ -138,6 +149,8 @@ def ledger_verify(
         for problem in problems:
             typer.echo(f"line {problem.number}: {problem.found}")
         typer.echo(f"{lines} charge(s) recomputed: {_verdict(problems)}.")
+        if closed:
+            _print_closed(closed, unsigned)
         if audit:
             _print_audit(audit)
         if findings:
@@ -170,22 +183,21 @@ class _Audit:
     """By line, the clients that were not in the sum when the others answered."""
 
 
-def _audit(ledger: Ledger, receipts: list[Path], roster: Path | None) -> _Audit | None:
-    if roster is None and not receipts:
+def _audit(ledger: Ledger, receipts: list[Path], rosters: list[Roster]) -> _Audit | None:
+    if not receipts:
         return None
-    if roster is None or not receipts:
-        given, missing = ("--receipts", "--roster") if receipts else ("--roster", "--receipts")
+    if not rosters:
         raise ValueError(
-            f"{given} is given without {missing}; both belong together: receipts are checked "
+            "--receipts is given without --roster; both belong together: receipts are checked "
             "against the keys of a roster"
         )
-    membership, found = Membership.load(roster), read_receipts(receipts)
+    found = read_receipts(receipts)
     if not found:
         raise ValueError(
             f"there is no receipt in {', '.join(map(str, receipts))}; give the files that the "
             "clients keep in their folders, under receipts"
         )
-    problems = check_receipts(found, ledger, membership.roster)
+    problems = check_receipts(found, ledger, rosters[0])
     return _Audit(
         len(found),
         problems,
@@ -194,21 +206,27 @@ def _audit(ledger: Ledger, receipts: list[Path], roster: Path | None) -> _Audit 
     )
 
 
-def _findings(ledger: Ledger, transcripts: list[Path], roster: Path | None) -> list[Finding]:
+def _findings(ledger: Ledger, transcripts: list[Path], rosters: list[Roster]) -> list[Finding]:
     if not transcripts:
         return []
-    if roster is None:
+    if not rosters:
         raise ValueError(
             "--transcript is given without --roster; both belong together: what was signed is "
             "checked against the keys of a roster"
         )
-    found = check_transcripts(transcripts, ledger, Membership.load(roster).roster)
+    found = check_transcripts(transcripts, ledger, rosters[0])
     if not found:
         raise ValueError(
             f"there is no transcript in {', '.join(map(str, transcripts))}; give the files that "
             "the server keeps in a run's folder, under transcripts"
         )
     return found
+
+
+def _print_closed(closed: list[ClosedLine], unsigned: list[ClosedLine]) -> None:
+    for line in unsigned:
+        typer.echo(f"line {line.number}: {line.problem}")
+    typer.echo(f"{len(closed)} closed line(s) checked: {_verdict(unsigned)}.")
 
 
 def _print_findings(findings: list[Finding], unfit: list[Finding]) -> None:
