@@ -290,7 +290,7 @@ def test_messages_do_not_tell_who_abstained() -> None:
 def test_an_older_client_is_told_that_it_speaks_another_version() -> None:
     """The question has a field that version 4 did not know."""
     assert "count_abstentions" in msgspec.json.encode(Ballot(TEN, 1)).decode()
-    assert VERSION == 5
+    assert VERSION > 4
 
 
 def test_tune_refuses_a_choice_that_means_nothing() -> None:
