@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -133,7 +133,23 @@ def free_answers() -> None:
 
 def prices_by_tuners() -> None:
     """Any class passes for a question, with the bound that its author gave it."""
-    setattr(charged_questions, "_check_known", lambda _query, _allowed: None)  # noqa: B010
+    setattr(charged_questions, "_as_clients_read", lambda query, _decoder: query)  # noqa: B010
+
+
+def prices_within_questions() -> None:
+    """The class of a question is looked at, and those of its parts are not."""
+
+    def outside_only(query: Any, decoder: Any) -> Any:
+        if type(query) not in get_args(decoder.type):
+            raise TypeError(f"the question is a {type(query).__name__}; allowed here are Ballots")
+        return query
+
+    setattr(charged_questions, "_as_clients_read", outside_only)  # noqa: B010
+
+
+def prices_within_events() -> None:
+    """An event that a tuner declares has the price that its class says."""
+    setattr(charged_questions.ChargedQuestions, "_allowed", lambda _self, event: event)  # noqa: B010
 
 
 def leaky_block() -> None:
@@ -1378,6 +1394,16 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             prices_by_tuners,
             "test_charged_questions.py::test_a_tuner_cannot_bring_its_own_price[votes]",
+        ),
+        (
+            prices_within_questions,
+            "test_charged_questions.py::"
+            "test_a_tuner_cannot_bring_its_own_price[the rule of a training]",
+        ),
+        (
+            prices_within_events,
+            "test_charged_questions.py::"
+            "test_a_tuner_cannot_bring_its_own_price[votes paid beforehand]",
         ),
         (
             leaky_block,
