@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ from tacit import (
     tuning,
     updates,
 )
-from tacit.arrays import Arrays
+from tacit.arrays import Arrays, mean_of
 from tacit.audits import records, sums
 from tacit.data import examples
 from tacit.privacy import (
@@ -133,7 +133,23 @@ def free_answers() -> None:
 
 def prices_by_tuners() -> None:
     """Any class passes for a question, with the bound that its author gave it."""
-    setattr(charged_questions, "_check_known", lambda _query, _allowed: None)  # noqa: B010
+    setattr(charged_questions, "_as_clients_read", lambda query, _decoder: query)  # noqa: B010
+
+
+def prices_within_questions() -> None:
+    """The class of a question is looked at, and those of its parts are not."""
+
+    def outside_only(query: Any, decoder: Any) -> Any:
+        if type(query) not in get_args(decoder.type):
+            raise TypeError(f"the question is a {type(query).__name__}; allowed here are Ballots")
+        return query
+
+    setattr(charged_questions, "_as_clients_read", outside_only)  # noqa: B010
+
+
+def prices_within_events() -> None:
+    """An event that a tuner declares has the price that its class says."""
+    setattr(charged_questions.ChargedQuestions, "_allowed", lambda _self, event: event)  # noqa: B010
 
 
 def leaky_block() -> None:
@@ -909,6 +925,34 @@ def forgotten_charge() -> None:
     setattr(federation.Federation, "_reserved", forgetful)  # noqa: B010
 
 
+def vote_not_charged() -> None:
+    """The same as :func:`forgotten_charge`, where there is no other charge."""
+    forgotten_charge()
+
+
+def selection_not_charged() -> None:
+    """A selection is released, and what a method does with data that it holds costs nothing."""
+    setattr(charged_questions.ChargedQuestions, "charge", lambda *_: None)  # noqa: B010
+
+
+def front_not_charged() -> None:
+    """A front is charged to a ledger that nobody keeps."""
+    boundless = accounting.Budget(math.inf, 1e-5)
+    elsewhere: Any = lambda federation, _: ledger.Ledger.in_memory(federation, boundless)  # noqa: E731
+    setattr(ledger.Ledger, "of", elsewhere)  # noqa: B010
+
+
+def record_not_charged() -> None:
+    """Weights are collected and averaged, and nothing is written to the server's ledger."""
+
+    def average(
+        self: charged_questions.ChargedQuestions, query: query.InClear, label: str
+    ) -> tuple[npt.NDArray[np.float32], ...]:
+        return mean_of(self._federation.collect(query, stage=label.split()[0]))
+
+    setattr(charged_questions.ChargedQuestions, "average", average)  # noqa: B010
+
+
 def price_of_adding() -> None:
     """Steps of DP-SGD are priced as if a record could be added or removed, not replaced."""
     from dp_accounting.pld import privacy_loss_distribution
@@ -1186,6 +1230,22 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (float_noise_for_an_audit, "audits/test_auditing.py::test_an_audit_finds_nothing[dp-sgd]"),
         (forgotten_charge, "audits/test_auditing.py::test_an_audit_finds_nothing[auto]"),
         (
+            vote_not_charged,
+            "audits/test_forgotten_charges.py::test_the_command_finds_nothing[vote]",
+        ),
+        (
+            selection_not_charged,
+            "audits/test_forgotten_charges.py::test_the_command_finds_nothing[selection]",
+        ),
+        (
+            front_not_charged,
+            "audits/test_forgotten_charges.py::test_the_command_finds_nothing[front]",
+        ),
+        (
+            record_not_charged,
+            "audits/test_forgotten_charges.py::test_the_command_finds_nothing[record]",
+        ),
+        (
             split_by_content_for_an_audit,
             "audits/test_auditing.py::test_an_audit_finds_nothing[selection]",
         ),
@@ -1378,6 +1438,16 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             prices_by_tuners,
             "test_charged_questions.py::test_a_tuner_cannot_bring_its_own_price[votes]",
+        ),
+        (
+            prices_within_questions,
+            "test_charged_questions.py::"
+            "test_a_tuner_cannot_bring_its_own_price[the rule of a training]",
+        ),
+        (
+            prices_within_events,
+            "test_charged_questions.py::"
+            "test_a_tuner_cannot_bring_its_own_price[votes paid beforehand]",
         ),
         (
             leaky_block,

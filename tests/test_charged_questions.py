@@ -14,21 +14,30 @@ import pytest
 from tacit import job
 from tacit.arrays import Array
 from tacit.charged_questions import ChargedQuestions
+from tacit.combining import CellCounts, Kept
 from tacit.endpoint import Endpoint
 from tacit.federation import Federation, LocalChannel
 from tacit.journal import Journal
+from tacit.local_search import LocalSearch
 from tacit.plan import load_plan
-from tacit.privacy.accounting import Budget
+from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import TopVotes
-from tacit.privacy.events import Composed, Event, SkellamRelease, Unprotected
+from tacit.privacy.events import (
+    Composed,
+    Event,
+    SampledGaussian,
+    SkellamRelease,
+    Unprotected,
+)
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.query import Ballot, LocalTraining, LocalValidation
+from tacit.rules import DpSgd
 from tacit.secure.protocol import SecureSum
 from tacit.secure.roster import Identity
-from tacit.space import Config, Space
+from tacit.space import Config, Float, Space
 from tacit.task import FunctionClient
 from tacit.tuners.tuner import Outcome
-from tests.federations import Unreachable, federation
+from tests.federations import Unreachable, channel, federation
 
 TINY = (
     "federation.clients=8",
@@ -108,10 +117,17 @@ class Willing(FunctionClient):
     def validate_many(self, weights: Any) -> Any:
         return np.full(len(weights[0]), 0.75, np.float32)
 
+    def train_by(self, _rule: Any, configs: Any, weights: Any, *_more: Any) -> Any:
+        return self.train_many(configs, weights)
 
-def willing(epsilon: float = math.inf) -> Federation:
+    def losses_many(self, _configs: Any, weights: Any) -> Any:
+        return np.full(len(weights[0]), 0.25)
+
+
+def willing(epsilon: float = math.inf, *, record_level: bool = False) -> Federation:
     clients = [Willing(lambda config: float(config["x"])) for _ in range(5)]
-    return federation(clients, 20.0, budget=Budget(epsilon, 1e-5), trains=True)
+    budget, trains = Budget(epsilon, 1e-5), not record_level  # who trains for free charges nothing
+    return federation(clients, 20.0, budget=budget, trains=trains, record_level=record_level)
 
 
 ASKED: dict[str, tuple[Callable[[ChargedQuestions], Any], Event]] = {
@@ -173,22 +189,89 @@ class Prettier(LocalValidation, frozen=True, tag="validation"):
     """The same on the wire."""
 
 
-OWN_PRICES: dict[str, Callable[[Any], Any]] = {
-    "votes": lambda ask: ask.sum(Cheaper(CANDIDATES, 2), "vote"),
-    "thresholds": lambda ask: ask.reached(Cheaper(CANDIDATES, 2), 1, "vote"),
-    "answers": lambda ask: ask.gather(Prettier(MODEL), "any"),
-    "means": lambda ask: ask.average(Prettier(MODEL), "any"),
-    "a sum as a mean": lambda ask: ask.average(BALLOT, "any"),
-    "an answer as a sum": lambda ask: ask.sum(ACCURACY, "any"),
+class Louder(DpSgd, frozen=True, tag="dp-sgd"):
+    """The same on the wire, with noise of the tuner's own."""
+
+    @property  # type: ignore[misc]
+    def noise(self) -> float:
+        return 50.0
+
+
+class Fewer(Kept, frozen=True):
+    """The same on the wire, with a worst pair of the tuner's own."""
+
+    @property  # type: ignore[misc]
+    def points(self) -> int:
+        return 1
+
+
+class Quieter(SkellamRelease):
+    """The same in a ledger, at a price of the tuner's own."""
+
+    def plds(self, *terms: Any) -> Any:
+        return SkellamRelease(self.shifts, 5000.0).plds(*terms)
+
+    def entries(self, *terms: Any) -> Any:
+        return SkellamRelease(self.shifts, 5000.0).entries(*terms)
+
+    def rdp(self, *terms: Any) -> Any:
+        return SkellamRelease(self.shifts, 5000.0).rdp(*terms)
+
+
+VOTES = SkellamRelease(((1, 2),), 20.0)
+CELLS_PRICE = SkellamRelease(((1, 7),), 20.0)
+CELLS = CellCounts(LocalSearch(Space({"x": Float(0.0, 1.0)}).to_json()), Fewer(points=10))
+NOISY = LocalTraining(({"x": 0.1},), MODEL, 1, 1, Louder(0.25, 2, 1.0, noise=2.0, batch=16))
+
+
+def prepaid(ask: ChargedQuestions) -> None:
+    ask.prepay({"vote": Quieter(VOTES.shifts, VOTES.variance)})
+    ask.sum(BALLOT, "vote")
+
+
+OWN_PRICES: dict[str, tuple[Callable[[Any], Any], Event | None]] = {
+    "votes": (lambda ask: ask.sum(Cheaper(CANDIDATES, 2), "vote"), None),
+    "thresholds": (lambda ask: ask.reached(Cheaper(CANDIDATES, 2), 1, "vote"), None),
+    "answers": (lambda ask: ask.gather(Prettier(MODEL), "any"), None),
+    "means": (lambda ask: ask.average(Prettier(MODEL), "any"), None),
+    "a sum as a mean": (lambda ask: ask.average(BALLOT, "any"), None),
+    "an answer as a sum": (lambda ask: ask.sum(ACCURACY, "any"), None),
+    "the rule of a training": (
+        lambda ask: ask.average(NOISY, "training"),
+        SampledGaussian(0.25, 2.0, 2),
+    ),
+    "the cells of a count": (lambda ask: ask.sum(CELLS, "cells"), CELLS_PRICE),
+    "the cells of a threshold": (lambda ask: ask.reached(CELLS, 1, "cells"), CELLS_PRICE),
+    "votes paid beforehand": (prepaid, VOTES),
 }
+"""What a tuner asks, and what all ledgers are charged with; nothing where it is refused."""
 
 
 @pytest.mark.parametrize("what", OWN_PRICES)
 def test_a_tuner_cannot_bring_its_own_price(what: str) -> None:
-    """A subclass looks the same on the wire, and would tell the server another price."""
+    """A subclass looks the same on the wire, and would tell the server another price.
+
+    One is refused in place of a question; within a question, or an event, it counts for nothing.
+    """
+    ask, event = OWN_PRICES[what]
+    built = willing(record_level=True)
+    if event is None:
+        refused = r"the question is a \w+; allowed here are (Ball|Local)"
+        with pytest.raises(TypeError, match=refused):
+            ask(ChargedQuestions(built))
+        assert len(built.ledger) == 0
+        return
+    ask(ChargedQuestions(built))
+    ledgers = [built.ledger, *(endpoint.ledger for endpoint in channel(built).endpoints)]
+    charged = [charge for ledger in ledgers for charge in ledger.charges()]
+    assert [charge.event for charge in charged] == [event] * 6
+    assert {charge.total.epsilon for charge in charged} == {spent(event, 1e-5).epsilon}
+
+
+def test_a_question_that_clients_could_not_read_is_refused_before_anybody_is_charged() -> None:
     built = willing()
-    with pytest.raises(TypeError, match=r"the question is a \w+; allowed here are (Ball|Local)"):
-        OWN_PRICES[what](ChargedQuestions(built))
+    with pytest.raises(ValueError, match=r"clients could not read the question, a Ballot: .*float"):
+        ChargedQuestions(built).sum(Ballot(CANDIDATES, 1.5), "vote")  # type: ignore[arg-type]
     assert len(built.ledger) == 0
 
 

@@ -13,17 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import final, get_args
+from typing import TypeVar, final, get_args
+
+import msgspec
 
 from tacit.arrays import Arrays
+from tacit.endpoint import encode
 from tacit.federation import BoolArray, Federation, Sum
 from tacit.privacy.bounds import Bound
-from tacit.privacy.events import ABOUT_RECORDS, CLIENT, Event, compose, releases
+from tacit.privacy.events import (
+    ABOUT_RECORDS,
+    CLIENT,
+    Event,
+    from_json,
+    releases,
+    to_json,
+)
 from tacit.query import InClear, Sums
 from tacit.sgd import Weights
 from tacit.space import Config
 
-_SUMS, _IN_CLEAR = get_args(Sums), get_args(InClear)
+Question = TypeVar("Question")
+_sums: msgspec.msgpack.Decoder[Sums] = msgspec.msgpack.Decoder(Sums)
+_in_clear: msgspec.msgpack.Decoder[InClear] = msgspec.msgpack.Decoder(InClear)
 
 
 @final
@@ -32,10 +44,13 @@ class ChargedQuestions:
 
     *Why nothing is free.* What comes from clients comes through :meth:`sum`, :meth:`reached`,
     :meth:`gather` or :meth:`average`. Each writes to the ledger before anybody is asked, or raises
-    :class:`~tacit.privacy.ledger.BudgetExceeded`. What is written follows from the question, whose
-    class must be one that clients know (a subclass could declare a smaller bound than the clients
-    keep to), and from noise that a tuner cannot change. The other verbs and numbers tell what was
-    public before the run, or decided by the ledger alone.
+    :class:`~tacit.privacy.ledger.BudgetExceeded`. What is written follows from the question and
+    from noise that a tuner cannot change. A question must be of a class that clients know, and is
+    decoded from its own bytes before it is priced and sent. So the price is that of the question
+    which clients read: a subclass, of the question or of anything in it, could declare a smaller
+    bound or more noise than clients keep to, and none survives the bytes. Likewise an event is
+    priced as a ledger's line gives it back. The other verbs and numbers tell what was public before
+    the run, or decided by the ledger alone.
 
     >>> from tacit.federation import local_federation
     >>> from tacit.privacy.accounting import Budget
@@ -70,29 +85,25 @@ class ChargedQuestions:
             TooFewClients: when too many dropped out; what was charged stays charged.
             SpoiledSum: when the opened sum is none that valid answers give; likewise.
         """
-        _check_known(query, _SUMS)
-        return self._federation.sum(query, label)
+        return self._federation.sum(_as_clients_read(query, _sums), label)
 
     def reached(self, query: Sums, at_least: int, label: str) -> BoolArray:
         """Which entries of the sum reach a threshold, raised by what noise alone reaches.
 
         Charges what :meth:`sum` charges, whether or not the secure sum opens more than this.
         """
-        _check_known(query, _SUMS)
-        return self._federation.reached(query, at_least, label)
+        return self._federation.reached(_as_clients_read(query, _sums), at_least, label)
 
     def gather(self, query: InClear, label: str) -> list[Arrays]:
         """Everybody's answer in the clear. Charges an infinite epsilon."""
-        _check_known(query, _IN_CLEAR)
-        return self._federation.gather(query, label)
+        return self._federation.gather(_as_clients_read(query, _in_clear), label)
 
     def average(self, query: InClear, label: str) -> Weights:
         """The mean of everybody's answers in the clear. Charges an infinite epsilon.
 
         Weights trained by DP-SGD charge what their steps cost a single record, if that is the unit.
         """
-        _check_known(query, _IN_CLEAR)
-        return self._federation.average(query, label)
+        return self._federation.average(_as_clients_read(query, _in_clear), label)
 
     def charge(self, event: Event, label: str) -> None:
         """Charges this event, for what the method itself does with data that it holds.
@@ -100,8 +111,7 @@ class ChargedQuestions:
         Raises:
             BudgetExceeded: then the method must not do it.
         """
-        self._check_unit(event)
-        self._federation.spend(event, label)
+        self._federation.spend(self._allowed(event), label)
 
     def prepay(self, events: Mapping[str, Event]) -> None:
         """Charges these events by name, all or none, before the first question.
@@ -111,16 +121,18 @@ class ChargedQuestions:
         Raises:
             BudgetExceeded: before anything is charged.
         """
-        self._check_unit(compose(events.values()))
-        self._federation.prepay(events)
+        self._federation.prepay({name: self._allowed(events[name]) for name in events})
 
-    def _check_unit(self, event: Event) -> None:
+    def _allowed(self, event: Event) -> Event:
+        """The event as ledgers read it, without prices of the tuner's own; its unit is checked."""
+        event = from_json(to_json(event))
         for release in releases(event):
             if isinstance(release, ABOUT_RECORDS) and not self._federation.record_level:
                 raise ValueError(
                     f"a {type(release).__name__} protects single records; allowed in a method with "
                     f"the unit {CLIENT!r} are releases that protect clients"
                 )
+        return event
 
     def check(self, event: Event) -> None:
         """Refuse questions of which not all can be afforded, before the first. Charges nothing.
@@ -196,8 +208,20 @@ class WhileAffordable:
         return self._block.__exit__(kind, error, trace)
 
 
-def _check_known(query: Sums | InClear, allowed: tuple[type, ...]) -> None:
-    """Refuse a question of another class than clients decode: its bound would be the tuner's."""
+def _as_clients_read(query: Question, decoder: msgspec.msgpack.Decoder[Question]) -> Question:
+    """The question that clients will decode: without classes, and so prices, of the tuner's own.
+
+    Clients read the same types by the same library, and encoding what was decoded gives the same
+    bytes.
+    """
+    allowed = get_args(decoder.type)
     if type(query) not in allowed:
         names = ", ".join(kind.__name__ for kind in allowed)
         raise TypeError(f"the question is a {type(query).__name__}; allowed here are {names}")
+    try:
+        return decoder.decode(encode(query))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(
+            f"clients could not read the question, a {type(query).__name__}: {error}; give its "
+            "fields values of the types that they declare"
+        ) from None

@@ -5,10 +5,13 @@ Each may fail by chance, if all claims are true, with probability at most 1e-6 (
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tacit.audits import auditing
 from tacit.audits.auditing import AUDITS, ERROR, Finding, chosen, run
 from tacit.audits.worlds import Sizes
 
@@ -49,6 +52,16 @@ def test_an_audit_finds_nothing(method: str, tmp_path: Path) -> None:
     assert finding.curve[0].claimed <= claimable(method)
 
 
+def test_a_claim_of_nothing_is_a_failure_whatever_the_runs_show(tmp_path: Path) -> None:
+    finding = audited("record", tmp_path, Sizes(1))
+    nothing = tuple(replace(point, claimed=0.0, audited=0.0) for point in finding.curve)
+    uncharged = replace(finding, curve=nothing)
+    assert finding.failures == []
+    assert len(uncharged.failures) == 1
+    assert uncharged.tightness == math.inf
+    assert uncharged.to_json()["tightness"] is None
+
+
 @pytest.mark.parametrize(
     ("method", "least"),
     [("vote", 0.4), ("auto", 0.35), ("averaging", 0.3), ("rewards", 0.35), ("fedex", 0.3)],
@@ -82,6 +95,25 @@ def test_an_audit_goes_on_after_a_kill_and_begins_anew_when_it_was_finished(
     assert len(lines) == 3, "the plan and two pieces"
     assert seen[-1] == 4
     assert not journal.exists()
+
+
+def test_a_killed_audit_does_not_go_on_with_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, _total: int) -> None:
+        if done == 2:
+            raise Killed
+
+    sizes = Sizes(1_000, 30)
+    with pytest.raises(Killed):
+        run(["vote"], 3.0, sizes, tmp_path, kill)
+    monkeypatch.setattr(auditing, "code", lambda: "other code")
+    run(["vote"], 3.0, sizes, tmp_path, lambda *_: None)
+    (journal,) = tmp_path.glob("journal-*.jsonl")
+    assert len(journal.read_text().splitlines()) == 3, "the first one's, as it was left"
 
 
 def test_every_process_counts_the_same_worlds(

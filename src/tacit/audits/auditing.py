@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tacit.journal import Journal, machine
 from tacit.privacy.accounting import Guarantee
 from tacit.privacy.audit import DELTAS, Hits, best_cuts, bounds, error_of_each
 from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.secure.crypto import digest
 from tacit.workers import worker_processes
 
 ERROR = 1e-6
@@ -38,6 +39,9 @@ _LEAST_PILOT, _PILOT = 50_000, 1_000_000
 """Claimed losses from which cuts are computed; fewer runs need fewer."""
 _WHOLE_PIECE = 10
 _BINS = 64
+
+
+_UNCHARGED = "{}: a ledger was charged nothing for what was released: the claim is false"
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ class Finding:
     @property
     def failures(self) -> list[str]:
         """Why the claim is false, in sentences; none if nothing speaks against it."""
-        found = [
+        found = [] if self.tightness < math.inf else [_UNCHARGED.format(self.method)]
+        found += [
             f"{self.method}: epsilon is at least {point.audited:.3f} at delta {point.delta:g}, and "
             f"{point.claimed:.3f} is claimed: the claim is false"
             for point in self.curve
@@ -85,12 +90,17 @@ class Finding:
 
     @property
     def tightness(self) -> float:
-        """The audited epsilon over the claimed one, at the delta that methods are planned with."""
-        return self.curve[0].audited / self.curve[0].claimed
+        """The audited epsilon over the claimed one, at the delta that methods are planned with.
+
+        Infinite where nothing is claimed: every method that is audited releases something.
+        """
+        first = self.curve[0]
+        return first.audited / first.claimed if first.claimed else math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "tightness": self.tightness, "failures": self.failures}
+        """Plain data; a tightness that is infinite is None."""
+        tightness = self.tightness if self.tightness < math.inf else None
+        return {**asdict(self), "tightness": tightness, "failures": self.failures}
 
 
 def chosen(method: str | None) -> list[str]:
@@ -114,6 +124,7 @@ def run(
         "sizes": {name: asdict(one) for name, one in sizes.items()},
         "error": ERROR,
         "version": tacit.__version__,
+        "code": code(),
     }
     journal = Journal(folder, {"audit": recipe})
     plans = {name: _planned(journal, name, epsilon, sizes[name].runs, each) for name in methods}
@@ -140,15 +151,25 @@ def run(
 
 
 def record(findings: Sequence[Finding], epsilon: float, size: str) -> dict[str, Any]:
-    """All findings as one document."""
+    """All findings of one command as one document; the confidence is that of all together."""
     return {
         "epsilon": epsilon,
         "delta": DELTA,
         "size": size,
         "confidence": 1 - ERROR,
+        "code": code(),
         "methods": [finding.to_json() for finding in findings],
         "machine": machine(),
     }
+
+
+@cache
+def code() -> str:
+    """A digest of Tacit's Python files: which code ran, whatever its version is called."""
+    folder = Path(tacit.__file__).parent
+    files = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix())
+    parts = ((path.relative_to(folder).as_posix().encode(), path.read_bytes()) for path in files)
+    return digest(b"code", *(part for pair in parts for part in pair)).hex()
 
 
 def _planned(
@@ -159,7 +180,8 @@ def _planned(
     if key not in journal.pieces:
         audit = AUDITS[name]
         material = audit.material(epsilon)
-        losses = audit.claimed_losses(material, min(max(runs, _LEAST_PILOT), _PILOT))
+        count = min(max(runs, _LEAST_PILOT), _PILOT)
+        losses = audit.claimed_losses(material, epsilon, count)
         cuts = {LOSS: best_cuts(losses, runs, error)}
         if audit.holes:
             cuts[HOLES] = [0.5]
@@ -239,7 +261,7 @@ def _finding(
     return Finding(
         name,
         audit.worlds,
-        claims[0].unit,
+        audit.unit,
         claims[0].relation,
         tuple(
             Point(delta, claim.epsilon, max(audited))

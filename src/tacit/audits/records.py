@@ -51,11 +51,10 @@ from tacit.federation import LocalChannel, local_federation, lone_holder
 from tacit.pareto_plan import FrontTerms, OracleTerms, ParetoPlan, oracle_of
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget, calibrate
 from tacit.privacy.events import (
+    RECORD,
     Event,
     Repeated,
     SampledGaussian,
-    Scored,
-    Selected,
     compose,
     releases,
 )
@@ -64,7 +63,7 @@ from tacit.privacy.mechanisms import Participation
 from tacit.privacy.selection import Runs
 from tacit.privacy.skellam import FloatArray
 from tacit.query import LocalTraining
-from tacit.rules import RecordSteps
+from tacit.rules import RecordSteps, private_part
 from tacit.sgd import Weights
 from tacit.space import Choice, Space
 from tacit.torch_task import TorchClient, TorchTask
@@ -112,6 +111,7 @@ class DpSgdAudit:
     rate: float
     steps: int
     records = 4
+    unit = RECORD
     path = TRAINING
     block = 20_000
 
@@ -127,14 +127,14 @@ class DpSgdAudit:
         return _least_noise(self.rate, self.steps, epsilon)
 
     def material(self, epsilon: float) -> Material:
-        """Training charges nobody by itself, so a ledger is charged as methods do."""
+        """Training charges nobody by itself, so the audit charges a ledger as methods do."""
         ledger = Ledger.in_memory("audit", Budget(epsilon, DELTA))
         ledger.charge(self.event(self.noise(epsilon)), "training", "audit")
         return Material(charged_to(ledger))
 
-    def claimed_losses(self, material: Material, count: int) -> FloatArray:
-        rng = np.random.default_rng(_PILOT_SEED)
-        noise = _noise_of(material.charged[0])
+    def claimed_losses(self, material: Material, epsilon: float, count: int) -> FloatArray:
+        del material
+        rng, noise = np.random.default_rng(_PILOT_SEED), self.noise(epsilon)
         shape = (self.steps, count)
         present = rng.random(shape) < self.rate
         sums = (noise * rng.normal(size=shape) - present).sum(axis=0)
@@ -187,15 +187,6 @@ def _least_noise(rate: float, steps: int, epsilon: float) -> float:
     return math.sqrt(calibrate(lambda v: SampledGaussian(rate, math.sqrt(v), steps), budget))
 
 
-def _noise_of(event: Event) -> float:
-    """The claimed noise of a step, in clipping norms."""
-    (found,) = {release.noise for release in releases(event) if isinstance(release, _STEPS)}
-    return found
-
-
-_STEPS = (SampledGaussian, Scored, Selected)
-
-
 @dataclass(frozen=True)
 class Halves:
     """Two neighbouring data sets as the real split deals them."""
@@ -236,6 +227,7 @@ class SelectionAudit:
         "trainings"
     )
     sizes: Mapping[str, Sizes]
+    unit = RECORD
     path = TRAINING
     block = 250
     holes = False
@@ -260,17 +252,18 @@ class SelectionAudit:
         ledger, _ = self._released(epsilon, "A")
         return Material(charged_to(ledger))
 
-    def claimed_losses(self, material: Material, count: int) -> FloatArray:
+    def claimed_losses(self, material: Material, epsilon: float, count: int) -> FloatArray:
         """Of a single training: cuts that are good for that are good enough for the best of two."""
-        noise = _noise_of(material.charged[0])
+        del material
+        noise = math.sqrt(self._variance(epsilon))
         mean, other = self._means()
         normal = np.random.default_rng(_PILOT_SEED).normal(size=count)
         return gaussian_losses(mean + noise * normal, mean, other, noise**2)
 
     def runs(self, material: Material, epsilon: float, world: World, count: int) -> Numbers:
-        noise = _noise_of(material.charged[0])
+        del material
         sums = np.array([self._released(epsilon, world)[1] for _ in range(count)])
-        return {LOSS: gaussian_losses(sums, *self._means(), noise**2)}
+        return {LOSS: gaussian_losses(sums, *self._means(), self._variance(epsilon))}
 
     def _means(self) -> tuple[float, float]:
         halves = Halves.dealt(self.records)
@@ -287,6 +280,7 @@ class SelectionAudit:
         return ledger, -float(outcome.weights[1][0, 1]) * method.recipe.lot
 
     def _variance(self, epsilon: float) -> float:
+        """Of a step's noise, in clipping norms."""
         return _selection_variance(self, epsilon)
 
 
@@ -309,6 +303,7 @@ class FrontAudit:
     name = "front"
     worlds = "one of 40 test records has the other label; the front is released into 16 folders"
     sizes: Mapping[str, Sizes]
+    unit = RECORD
     path = "a point of the whole search"
     block = 100
     holes = False
@@ -324,17 +319,18 @@ class FrontAudit:
         one = compose(Repeated(release, -(-n // self.block)) for release, n in counts.items())
         return Material((one,))
 
-    def claimed_losses(self, material: Material, count: int) -> FloatArray:
-        deviation = _score_noise_of(material.charged[0])
+    def claimed_losses(self, material: Material, epsilon: float, count: int) -> FloatArray:
+        del material
+        deviation = math.sqrt(_front_variance(self, epsilon))
         normal = np.random.default_rng(_PILOT_SEED).normal(size=(self.releases, count))
         return np.asarray(gaussian_losses(deviation * normal, 0.0, 1.0, deviation**2).sum(axis=0))
 
     def runs(self, material: Material, epsilon: float, world: World, count: int) -> Numbers:
-        deviation = _score_noise_of(material.charged[0])
+        del material
         with self._data(world) as data:
             _, wrong = self._released(data, epsilon, count)
-        half = self.tested // 2
-        return {LOSS: np.asarray(gaussian_losses(wrong, half, half + 1, deviation**2).sum(axis=0))}
+        half, variance = self.tested // 2, _front_variance(self, epsilon)
+        return {LOSS: np.asarray(gaussian_losses(wrong, half, half + 1, variance).sum(axis=0))}
 
     @contextmanager
     def _data(self, world: World) -> Iterator[Path]:
@@ -412,12 +408,6 @@ def _front_variance(audit: FrontAudit, epsilon: float) -> float:
     return calibrate(event, Budget(epsilon, DELTA))
 
 
-def _score_noise_of(event: Event) -> float:
-    """The claimed noise of a score."""
-    (found,) = {release.score_noise for release in releases(event) if isinstance(release, Scored)}
-    return found
-
-
 @contextmanager
 def _home(folder: str) -> Iterator[None]:
     """Ledgers by name lie in this folder."""
@@ -439,6 +429,7 @@ class RecordAudit:
     name = "record"
     worlds = "one of a client's 40 records has the other label; the server sees its weights"
     sizes: Mapping[str, Sizes]
+    unit = RECORD
     path = "the client's own training"
     block = 100
     holes = False
@@ -471,7 +462,8 @@ class RecordAudit:
         self.method.tune(ChargedQuestions(federation), self.space, np.random.default_rng(0))
         return Material(charged_to(ledger, channel.endpoints[VICTIM].ledger), tuple(questions))
 
-    def claimed_losses(self, material: Material, count: int) -> FloatArray:
+    def claimed_losses(self, material: Material, epsilon: float, count: int) -> FloatArray:
+        del epsilon
         mean, other, variance = self._terms(material)
         normal = np.random.default_rng(_PILOT_SEED).normal(size=count)
         return gaussian_losses(mean + math.sqrt(variance) * normal, mean, other, variance)
@@ -480,9 +472,7 @@ class RecordAudit:
         del epsilon
         client, sums = _record_client(world), np.zeros(count)
         for question in material.questions:
-            query = msgspec.msgpack.decode(question, type=AskInClear).query
-            if not isinstance(query, LocalTraining):
-                raise TypeError("the mode 'record' asks for training")
+            query = self._query(question)
             start = tuple(array.numpy() for array in query.weights)
             rate = math.exp(float(start[-1].item()))
             for run in range(count):
@@ -493,11 +483,26 @@ class RecordAudit:
         return {LOSS: gaussian_losses(sums, mean, other, variance)}
 
     def _terms(self, material: Material) -> tuple[float, float, float]:
-        """Means of both worlds, and the variance, of the sum over all steps."""
-        steps = self.method.records.steps
-        halves, noise = Halves.dealt(self.records), _noise_of(material.charged[0])
+        """Means of both worlds, and the variance, of the sum over all steps.
+
+        The noise is what the client was asked to add.
+        """
+        steps, variance = 0, 0.0
+        for question in material.questions:
+            asked = private_part(self._query(question).rule)
+            if asked is None:
+                raise TypeError("the mode 'record' asks for a private rule")
+            steps += asked.steps
+            variance += asked.steps * (asked.noise * asked.clip) ** 2
+        halves = Halves.dealt(self.records)
         mean, other = (steps * self.clip * halves.up(world) for world in LABEL)
-        return mean, other, steps * (noise * self.clip) ** 2
+        return mean, other, variance
+
+    def _query(self, question: bytes) -> LocalTraining:
+        query = msgspec.msgpack.decode(question, type=AskInClear).query
+        if not isinstance(query, LocalTraining):
+            raise TypeError("the mode 'record' asks for training")
+        return query
 
 
 def _zeros(models: int) -> Weights:

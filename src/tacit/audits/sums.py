@@ -39,6 +39,7 @@ from tacit.charged_questions import ChargedQuestions
 from tacit.endpoint import AskSum, Endpoint
 from tacit.federation import EVALUATE, LocalChannel, local_federation
 from tacit.privacy.accounting import Budget, calibrate
+from tacit.privacy.events import CLIENT
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Mechanism, Participation, SkellamMechanism, mechanism_of
 from tacit.privacy.skellam import FloatArray, IntArray, log_pmf, reach
@@ -224,6 +225,7 @@ class SumAudit:
     sizes: Mapping[str, Sizes]
     noise: Callable[[Budget], float]
     carry_out: Callable[[ChargedQuestions], object]
+    unit = CLIENT
     path = PART
     block = 200_000
     holes = False
@@ -256,7 +258,8 @@ class SumAudit:
         charged = charged_to(federation.ledger, endpoints[VICTIM].ledger)
         return Exchange(questions, totals, Material(charged, tuple(questions)))
 
-    def claimed_losses(self, material: Material, count: int) -> FloatArray:
+    def claimed_losses(self, material: Material, epsilon: float, count: int) -> FloatArray:
+        del epsilon
         rng = np.random.default_rng(1)
         losses = np.zeros(count)
         for question in material.questions:

@@ -107,6 +107,10 @@ class Audit(Protocol):
         """In which way the two worlds differ, in one sentence."""
 
     @property
+    def unit(self) -> str:
+        """Whom the guarantee protects, so what is replaced: a client or a record."""
+
+    @property
     def sizes(self) -> Mapping[str, Sizes]:
         """Runs a world, ``full`` and ``quick``."""
 
@@ -125,8 +129,11 @@ class Audit(Protocol):
     def material(self, epsilon: float) -> Material:
         """One real run at this budget, and what it left."""
 
-    def claimed_losses(self, material: Material, count: int) -> FloatArray:
-        """Likelihood ratios in the world A as the claim has it, from a generator with a seed."""
+    def claimed_losses(self, material: Material, epsilon: float, count: int) -> FloatArray:
+        """Likelihood ratios in the world A under the noise that the method has at this budget.
+
+        From a generator with a seed. Not from what was charged: a charge may be missing.
+        """
 
     def runs(self, material: Material, epsilon: float, world: World, count: int) -> Numbers:
         """So many independent runs of one world."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -102,13 +103,15 @@ def _print(findings: Sequence[Finding], confidence: float, folder: Path) -> None
     console.print(table)
     for finding in findings:
         runs = " and ".join(f"{n:,} through {path}" for path, n in finding.runs.items())
+        reached = f"The bound reaches {finding.tightness:.0%} of the claim"
+        if math.isinf(finding.tightness):
+            reached = "Nothing was charged, so nothing is claimed"
         console.print(
             styled(
                 finding.method,
                 "bold",
                 f", per {finding.unit}, {finding.relation}: {finding.worlds}. Runs a world: "
-                f"{runs}. The bound reaches {finding.tightness:.0%} of the claim at δ = "
-                f"{finding.curve[0].delta:g}.",
+                f"{runs}. {reached} at δ = {finding.curve[0].delta:g}.",
             )
         )
     console.print(

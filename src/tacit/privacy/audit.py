@@ -10,8 +10,8 @@ Private Machine Learning", 2020).
 *Proof of the confidence.* An interval of error ``e`` misses its probability with chance at most
 ``e``. Every cut and direction has two intervals, which serve all deltas at once. If all intervals
 together have error ``E`` (:func:`error_of_each`), then with probability ``1 - E`` none misses, and
-every bound that is printed is below the true epsilon. Cuts are computed from the claim, with random
-numbers of their own, before the first run.
+every bound that is printed is below the true epsilon. Cuts are computed from the noise that
+is meant to be there, with random numbers of their own, before the first run.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def best_cuts(
 ) -> list[float]:
     """The cuts of which so many runs a world are expected to show most, one for each delta.
 
-    ``losses`` are log likelihood ratios of A to B, drawn from A as the claim has it; a probability
-    in B is then a mean over A, weighted by ``exp(-loss)``. What the claim says about the numbers
-    decides how good the cuts are, not whether the bound holds.
+    ``losses`` are log likelihood ratios of A to B, drawn from A under the noise that is meant to
+    be there; a probability in B is then a mean over A, weighted by ``exp(-loss)``. What that noise
+    is decides how good the cuts are, not whether the bound holds.
     """
     values, counts = np.unique(np.round(losses, 9), return_counts=True)  # sets hold whole ties
     values, share = values[::-1], counts[::-1] / len(losses)
