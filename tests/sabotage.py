@@ -412,6 +412,22 @@ def _names_only(final: bytes, survivors: Sequence[int], _contents: bytes) -> byt
     return crypto.digest(b"survivors", final, repr(tuple(survivors)).encode())
 
 
+def seeds_off_their_shares() -> None:
+    """A seed whose hash was signed is believed, whatever its dealer shared."""
+    setattr(transcript, "_is_shared", lambda *_: True)  # noqa: B010
+
+
+def seeds_of_few_shares() -> None:
+    """Any shares that recover a seed say which one it is, however many others could be shown."""
+    setattr(shamir.Public, "tells", lambda *_: True)  # noqa: B010
+
+
+def keys_of_two_secrets() -> None:
+    """A secret is a drop-out's if it has its public key, also if another one has it too."""
+    fits: Any = lambda secret, key: crypto.public_key(secret) == key  # noqa: E731
+    setattr(crypto, "belongs", fits)  # noqa: B010
+
+
 def endless_parts() -> None:
     """Boxes, shares and signatures of any length are carried to others."""
     setattr(evidence, "_are_small", lambda *_: True)  # noqa: B010
@@ -1087,6 +1103,21 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             unbound_sums,
             "secure/test_transcript.py::"
             "test_an_accomplice_cannot_sign_another_vector_once_the_sum_is_open",
+        ),
+        (
+            seeds_off_their_shares,
+            "secure/test_transcript.py::"
+            "test_an_accomplice_with_two_seeds_cannot_choose_between_two_sums",
+        ),
+        (
+            seeds_of_few_shares,
+            "secure/test_transcript.py::"
+            "test_a_seed_that_shares_do_not_tell_for_sure_is_not_taken_for_it",
+        ),
+        (
+            keys_of_two_secrets,
+            "secure/test_transcript.py::"
+            "test_a_drop_out_with_two_keys_cannot_choose_between_two_sums",
         ),
         (
             endless_parts,

@@ -22,7 +22,7 @@ def test_every_size_and_setting_is_measured_and_kept(tmp_path: Path) -> None:
     assert [point["setting"] for point in found["points"]] == [QUIET, LOSSY, HOSTILE]
     assert (calm["clients"], calm["degree"], calm["answered"]) == (6, 5, 6)
     assert hostile["answered"] == 5
-    assert hostile["faults"] == ["client 0 left a complaint about its shares unanswered"]
+    assert hostile["faults"] == ["client 0 dealt shares that do not fit what it published"]
     assert not calm["faults"]
     assert not lossy["faults"]
     assert "explain" in hostile["stages"]
@@ -39,7 +39,7 @@ def test_every_size_and_setting_is_measured_and_kept(tmp_path: Path) -> None:
 
 
 def test_sums_that_do_not_open_are_counted_as_such(tmp_path: Path) -> None:
-    recipe = {"bench": "secure-sum", "version": 2, "candidates": 100, "votes": 5}
+    recipe = {"bench": "secure-sum", "version": 3, "candidates": 100, "votes": 5}
     journal = Journal(tmp_path, recipe)
     for number, answered in enumerate((90, 0, 85)):
         journal.add(f"100 clients, sum {number}", answered)
@@ -48,7 +48,7 @@ def test_sums_that_do_not_open_are_counted_as_such(tmp_path: Path) -> None:
 
 
 def test_growth_is_taken_between_the_large_sizes(tmp_path: Path) -> None:
-    recipe = {"bench": "secure-sum", "version": 2, "candidates": 100, "votes": 5}
+    recipe = {"bench": "secure-sum", "version": 3, "candidates": 100, "votes": 5}
     journal = Journal(tmp_path, recipe)
     for clients, degree, seconds in ((1000, 160, 2.0), (4000, 180, 16.0)):
         for setting in secure_sum.SETTINGS:

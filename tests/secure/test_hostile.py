@@ -49,15 +49,13 @@ from tacit.secure.setup import (
     advert_text,
     box_context,
     complaint_text,
-    dealing_digest,
-    dealing_text,
     explained_text,
     final_digest,
     opened_text,
     own_mask,
     parcel_digest,
     secret_context,
-    seed_hash,
+    signed_dealing,
 )
 from tacit.secure.transcript import Transcript
 from tests.secure.driver import Rehearsal, identity, round_of
@@ -278,7 +276,7 @@ def dealt_again(
 def signed_again(shares: Shares, state: Shared, dealer: int, rehearsal: Rehearsal) -> Shares:
     if not rehearsal.with_roster:
         return shares
-    text = dealing_text(state.setup_digest, dealer, seed_hash(shares), dealing_digest(shares))
+    text = signed_dealing(state.setup_digest, dealer, shares)
     return altered(shares, signature=identity(dealer).sign(text))
 
 

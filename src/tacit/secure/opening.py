@@ -57,9 +57,9 @@ from tacit.secure.protocol import (
 )
 from tacit.secure.roster import SIGNATURE_BYTES, Roster
 from tacit.secure.setup import (
+    Dealt,
     Members,
     complaint_text,
-    dealing_digest,
     final_digest,
     is_signed,
     packed,
@@ -149,12 +149,7 @@ class _Session:
             {client: Seal(reply.vector, reply.signature) for client, reply in sealed.items()},
             confirmations,
             {
-                client: Seed(
-                    seed,
-                    dealt[client][0].salt(seed),
-                    dealing_digest(shares[client]),
-                    shares[client].signature,
-                )
+                client: _with_proof(seed, dealt[client][0], shares[client])
                 for client, seed in seeds.items()
             },
             keys,
@@ -336,11 +331,10 @@ class _Session:
             if len(right) < public.threshold:
                 raise TooFewClients("open", len(right), public.threshold, tuple(self.evidence))
             if not is_secret(self.members, client, public, place, right):
-                enough = dict(list(right.items())[: public.threshold])
-                self._accuse(FalseSecret(client, client, pack(shares[client]), place, enough))
+                self._accuse(FalseSecret(client, client, pack(shares[client]), place, right))
+                if place:
+                    raise SpoiledSum(tuple(self.evidence))
             found[client] = public.recover(right)
-            if place and crypto.public_key(found[client]) != self.members.adverts[client].mask_key:
-                raise SpoiledSum(tuple(self.evidence))
         return found
 
     def _accuse(self, one: Evidence) -> None:
@@ -379,6 +373,13 @@ class _Session:
         elif len(accepted) < least:
             raise TooFewClients(stage, len(accepted), least, tuple(self.evidence))
         return accepted
+
+
+def _with_proof(seed: bytes, public: shamir.Public, shares: Shares) -> Seed:
+    """A seed, and what shows anybody that it is the one that was dealt."""
+    dealt = Dealt.of(shares)
+    rest = dealt.holders, dealt.at_zero, dealt.everything
+    return Seed(seed, public.salt(seed), *rest, shares.signature)
 
 
 def upload_bytes(participation: Participation, length: int, bits: int) -> int:
