@@ -428,6 +428,27 @@ def keys_of_two_secrets() -> None:
     setattr(crypto, "belongs", fits)  # noqa: B010
 
 
+def silence_is_guilt() -> None:
+    """A dealer whose answer to a complaint is lost is named as misbehaving."""
+    real = opening._Session._judged
+
+    def judged(self: Any, shares: Any, complaints: Any) -> set[int]:
+        silent = real(self, shares, complaints)
+        self.evidence |= {protocol.Fault(dealer, "was silent"): None for dealer in silent}
+        return silent
+
+    setattr(opening._Session, "_judged", judged)  # noqa: B010
+
+
+def accusers_believed() -> None:
+    """Whoever is complained about is at fault, whatever it shows."""
+
+    def blamed(self: evidence.BadParcel, _case: evidence.Case) -> protocol.Fault:
+        return protocol.Fault(self.dealer, evidence.BAD_PARCEL)
+
+    setattr(evidence.BadParcel, "fault", blamed)  # noqa: B010
+
+
 def endless_parts() -> None:
     """Boxes, shares and signatures of any length are carried to others."""
     setattr(evidence, "_are_small", lambda *_: True)  # noqa: B010
@@ -1118,6 +1139,17 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             keys_of_two_secrets,
             "secure/test_transcript.py::"
             "test_a_drop_out_with_two_keys_cannot_choose_between_two_sums",
+        ),
+        (
+            silence_is_guilt,
+            "secure/test_hostile.py::"
+            "test_an_honest_dealer_is_not_named_if_its_answer_to_a_false_complaint_is_lost"
+            "[lost-False]",
+        ),
+        (
+            accusers_believed,
+            "secure/test_hostile.py::"
+            "test_whoever_complains_without_cause_is_left_out_instead_of_its_victim[True]",
         ),
         (
             endless_parts,

@@ -635,7 +635,7 @@ def test_a_dealer_cannot_be_framed_with_another_secret_of_its_box() -> None:
 
 
 def test_a_dealer_that_signs_an_explanation_of_other_boxes_only_is_not_named_for_it() -> None:
-    """The server names whoever leaves a complaint unanswered, but that is its word."""
+    """Whoever leaves a complaint unanswered is named by nobody."""
     played = hostile("a dealer of junk")
     (evidence,) = played.transcript.evidence
     assert isinstance(evidence, BadParcel)
