@@ -449,6 +449,58 @@ def accusers_believed() -> None:
     setattr(evidence.BadParcel, "fault", blamed)  # noqa: B010
 
 
+def any_public_key() -> None:
+    """Public keys may have other spellings, and small order."""
+    setattr(crypto, "is_public_key", lambda _key: True)  # noqa: B010
+
+
+def any_key_of_a_drop_out() -> None:
+    """What a drop-out's shares recover is taken for its mask key, whatever it advertised."""
+    setattr(crypto, "belongs", lambda *_: True)  # noqa: B010
+
+
+def unchecked_seeds() -> None:
+    """A dealer may share another seed than it published the hash of, and is not named."""
+    setattr(opening, "is_secret", lambda *_: True)  # noqa: B010
+
+
+def unbound_dealings() -> None:
+    """Survivors sign which vectors are in a sum, and not which dealings."""
+    real = setup.sum_digest
+
+    def vectors_only(vectors: Mapping[int, bytes], _dealings: Mapping[int, bytes]) -> bytes:
+        return real(vectors, dict.fromkeys(vectors, b""))
+
+    for module in (opening, transcript):
+        setattr(module, "sum_digest", vectors_only)  # noqa: B010
+
+
+def hasty_conviction() -> None:
+    """A dealer is at fault for any right shares of its secret, also if the secret is right."""
+    setattr(evidence, "is_secret", lambda *_: False)  # noqa: B010
+
+
+def uncounted_clients() -> None:
+    """A sum of any number of clients is opened, by the server and by the clients."""
+    setattr(masks, "check_enough", lambda *_: None)  # noqa: B010
+    setattr(opening._Session, "_check_enough", lambda *_: None)  # noqa: B010
+
+
+def both_kinds_of_share() -> None:
+    """A client gives what opens everybody's own mask and everybody's agreed masks."""
+
+    def opened(
+        self: masks.MaskedParticipant, state: messages.Masked, _survivors: Sequence[int]
+    ) -> messages.Opened:
+        own = {client: held[0] for client, held in state.held.items()}
+        keys = {client: held[1] for client, held in state.held.items()}
+        final = setup.final_digest(state.setup_digest, state.members)
+        signature = self._sign(setup.opened_text(final, self.me, own, keys))
+        return messages.Opened(own, keys, signature)
+
+    setattr(masks.MaskedParticipant, "_opened", opened)  # noqa: B010
+
+
 def endless_parts() -> None:
     """Boxes, shares and signatures of any length are carried to others."""
     setattr(evidence, "_are_small", lambda *_: True)  # noqa: B010
@@ -1150,6 +1202,37 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             accusers_believed,
             "secure/test_hostile.py::"
             "test_whoever_complains_without_cause_is_left_out_instead_of_its_victim[True]",
+        ),
+        (
+            any_public_key,
+            "secure/test_hostile.py::test_a_copied_key_takes_no_mask_off_anybody"
+            "[3-1-another_spelling]",
+        ),
+        (
+            any_key_of_a_drop_out,
+            "secure/test_hostile.py::test_a_drop_out_that_shared_another_key_is_named[True]",
+        ),
+        (
+            unchecked_seeds,
+            "secure/test_hostile.py::"
+            "test_a_dealer_of_a_number_beyond_32_bytes_is_named_and_the_sum_opens",
+        ),
+        (
+            unbound_dealings,
+            "secure/test_transcript.py::"
+            "test_an_accomplice_cannot_sign_another_dealing_once_the_sum_is_open",
+        ),
+        (
+            hasty_conviction,
+            "secure/test_transcript.py::test_no_evidence_about_honest_clients_stands_up[nobody]",
+        ),
+        (
+            uncounted_clients,
+            "secure/test_masks.py::test_below_the_threshold_nothing_opens_at_any_stage[seal-False]",
+        ),
+        (
+            both_kinds_of_share,
+            "secure/test_masks.py::test_no_client_gives_both_kinds_of_share_of_one_client",
         ),
         (
             endless_parts,

@@ -228,7 +228,11 @@ def explained_text(setup: bytes, dealer: int, secrets: Mapping[int, bytes]) -> b
 
 
 def final_digest(setup: bytes, members: Sequence[int]) -> bytes:
-    """Of the final list, which all masks are bound to."""
+    """Of the final list, which all masks are bound to.
+
+    There is no number of an attempt in it, since a session has one attempt: a client seals once,
+    for one list, and whoever tries again begins another session, with other keys.
+    """
     return crypto.digest(b"final", setup, _clients(members))
 
 
