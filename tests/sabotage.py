@@ -428,6 +428,95 @@ def _names_only(final: bytes, survivors: Sequence[int], _contents: bytes) -> byt
     return crypto.digest(b"survivors", final, repr(tuple(survivors)).encode())
 
 
+def seeds_off_their_shares() -> None:
+    """A seed whose hash was signed is believed, whatever its dealer shared."""
+    setattr(transcript, "_is_shared", lambda *_: True)  # noqa: B010
+
+
+def seeds_of_few_shares() -> None:
+    """Any shares that recover a seed say which one it is, however many others could be shown."""
+    setattr(shamir.Public, "tells", lambda *_: True)  # noqa: B010
+
+
+def keys_of_two_secrets() -> None:
+    """A secret is a drop-out's if it has its public key, also if another one has it too."""
+    fits: Any = lambda secret, key: crypto.public_key(secret) == key  # noqa: E731
+    setattr(crypto, "belongs", fits)  # noqa: B010
+
+
+def silence_is_guilt() -> None:
+    """A dealer whose answer to a complaint is lost is named as misbehaving."""
+    real = opening._Session._judged
+
+    def judged(self: Any, shares: Any, complaints: Any) -> set[int]:
+        silent = real(self, shares, complaints)
+        self.evidence |= {protocol.Fault(dealer, "was silent"): None for dealer in silent}
+        return silent
+
+    setattr(opening._Session, "_judged", judged)  # noqa: B010
+
+
+def accusers_believed() -> None:
+    """Whoever is complained about is at fault, whatever it shows."""
+
+    def blamed(self: evidence.BadParcel, _case: evidence.Case) -> protocol.Fault:
+        return protocol.Fault(self.dealer, evidence.BAD_PARCEL)
+
+    setattr(evidence.BadParcel, "fault", blamed)  # noqa: B010
+
+
+def any_public_key() -> None:
+    """Public keys may have other spellings, and small order."""
+    setattr(crypto, "is_public_key", lambda _key: True)  # noqa: B010
+
+
+def any_key_of_a_drop_out() -> None:
+    """What a drop-out's shares recover is taken for its mask key, whatever it advertised."""
+    setattr(crypto, "belongs", lambda *_: True)  # noqa: B010
+
+
+def unchecked_seeds() -> None:
+    """A dealer may share another seed than it published the hash of, and is not named."""
+    setattr(opening, "is_secret", lambda *_: True)  # noqa: B010
+
+
+def unbound_dealings() -> None:
+    """Survivors sign which vectors are in a sum, and not which dealings."""
+    real = setup.sum_digest
+
+    def vectors_only(vectors: Mapping[int, bytes], _dealings: Mapping[int, bytes]) -> bytes:
+        return real(vectors, dict.fromkeys(vectors, b""))
+
+    for module in (opening, transcript):
+        setattr(module, "sum_digest", vectors_only)  # noqa: B010
+
+
+def hasty_conviction() -> None:
+    """A dealer is at fault for any right shares of its secret, also if the secret is right."""
+    setattr(evidence, "is_secret", lambda *_: False)  # noqa: B010
+
+
+def uncounted_clients() -> None:
+    """A sum of any number of clients is opened, by the server and by the clients."""
+    setattr(masks, "check_enough", lambda *_: None)  # noqa: B010
+    setattr(opening._Session, "_check_enough", lambda *_: None)  # noqa: B010
+
+
+def both_kinds_of_share() -> None:
+    """A client gives what opens everybody's own mask and everybody's agreed masks."""
+
+    def opened(
+        self: masks.MaskedParticipant, state: messages.Masked, _survivors: Sequence[int]
+    ) -> messages.Opened:
+        own = {client: held[0] for client, held in state.held.items()}
+        keys = {client: held[1] for client, held in state.held.items()}
+        final = setup.final_digest(state.setup_digest, state.members)
+        signature = self._sign(setup.opened_text(final, self.me, own, keys))
+        return messages.Opened(own, keys, signature)
+
+    setattr(masks.MaskedParticipant, "_opened", opened)  # noqa: B010
+
+
 def endless_parts() -> None:
     """Boxes, shares and signatures of any length are carried to others."""
     setattr(evidence, "_are_small", lambda *_: True)  # noqa: B010
@@ -1131,6 +1220,63 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             unbound_sums,
             "secure/test_transcript.py::"
             "test_an_accomplice_cannot_sign_another_vector_once_the_sum_is_open",
+        ),
+        (
+            seeds_off_their_shares,
+            "secure/test_transcript.py::"
+            "test_an_accomplice_with_two_seeds_cannot_choose_between_two_sums",
+        ),
+        (
+            seeds_of_few_shares,
+            "secure/test_transcript.py::"
+            "test_a_seed_that_shares_do_not_tell_for_sure_is_not_taken_for_it",
+        ),
+        (
+            keys_of_two_secrets,
+            "secure/test_transcript.py::"
+            "test_a_drop_out_with_two_keys_cannot_choose_between_two_sums",
+        ),
+        (
+            silence_is_guilt,
+            "secure/test_hostile.py::"
+            "test_an_honest_dealer_is_not_named_if_its_answer_to_a_false_complaint_is_lost"
+            "[lost-False]",
+        ),
+        (
+            accusers_believed,
+            "secure/test_hostile.py::"
+            "test_whoever_complains_without_cause_is_left_out_instead_of_its_victim[True]",
+        ),
+        (
+            any_public_key,
+            "secure/test_hostile.py::test_a_copied_key_takes_no_mask_off_anybody"
+            "[3-1-another_spelling]",
+        ),
+        (
+            any_key_of_a_drop_out,
+            "secure/test_hostile.py::test_a_drop_out_that_shared_another_key_is_named[True]",
+        ),
+        (
+            unchecked_seeds,
+            "secure/test_hostile.py::"
+            "test_a_dealer_of_a_number_beyond_32_bytes_is_named_and_the_sum_opens",
+        ),
+        (
+            unbound_dealings,
+            "secure/test_transcript.py::"
+            "test_an_accomplice_cannot_sign_another_dealing_once_the_sum_is_open",
+        ),
+        (
+            hasty_conviction,
+            "secure/test_transcript.py::test_no_evidence_about_honest_clients_stands_up[nobody]",
+        ),
+        (
+            uncounted_clients,
+            "secure/test_masks.py::test_below_the_threshold_nothing_opens_at_any_stage[seal-False]",
+        ),
+        (
+            both_kinds_of_share,
+            "secure/test_masks.py::test_no_client_gives_both_kinds_of_share_of_one_client",
         ),
         (
             endless_parts,

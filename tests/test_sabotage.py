@@ -6,6 +6,7 @@ That each of those tests passes without sabotage is seen where it stands.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from tests.forked import forked, pytest_main
 from tests.sabotage import SABOTAGES
 
 ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_on_threats_says_how_many_of_its_tests_notice_a_sabotage() -> None:
+    page = (ROOT / "docs" / "threats.md").read_text("utf-8")
+    named = set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", page))
+    shown = {f"tests/{test}".partition("[")[0] for _, test in SABOTAGES.values()}
+    named.discard("tests/test_sabotage.py::test_sabotage_is_noticed")
+    counted = f"Of the {len(named)} tests that this page names, {len(named & shown)} are also shown"
+    assert counted in " ".join(page.split())
 
 
 @pytest.mark.parametrize("name", SABOTAGES)

@@ -36,7 +36,7 @@ from tacit.sessions import ASKED_BEFORE, Sessions
 from tacit.states import Finished, Heading, Kept, States, Waiting, from_bytes, to_bytes
 from tacit.task import Client, NothingToSay
 
-VERSION = 6
+VERSION = 7
 SESSION_BYTES = 32
 LONGEST_DEADLINE = 86_400.0
 EVALUATING = 0.9

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,11 @@ from tacit.bench import secure_sum
 from tacit.bench.secure_sum import HOSTILE, LOSSY, QUIET
 from tacit.federation import LocalChannel
 from tacit.journal import Journal
+from tacit.privacy.mechanisms import Participation
+from tacit.secure.graph import wiring
+from tests.secure.rounds import quick_rings
+
+ROOT = Path(__file__).parents[2]
 
 
 def quiet(_done: int, _total: int) -> None:
@@ -22,7 +28,7 @@ def test_every_size_and_setting_is_measured_and_kept(tmp_path: Path) -> None:
     assert [point["setting"] for point in found["points"]] == [QUIET, LOSSY, HOSTILE]
     assert (calm["clients"], calm["degree"], calm["answered"]) == (6, 5, 6)
     assert hostile["answered"] == 5
-    assert hostile["faults"] == ["client 0 left a complaint about its shares unanswered"]
+    assert hostile["faults"] == ["client 0 dealt shares that do not fit what it published"]
     assert not calm["faults"]
     assert not lossy["faults"]
     assert "explain" in hostile["stages"]
@@ -30,7 +36,8 @@ def test_every_size_and_setting_is_measured_and_kept(tmp_path: Path) -> None:
     assert 10 < calm["peak_megabytes"] < 1000
     assert found["growth"] is None
     assert found["lossy"][0]["clients"] == 8
-    assert found["lossy"][0]["sums"] == 2
+    assert found["lossy"][0]["sums"] == found["lossy"][0]["opened"] == 2
+    assert found["lossy"][0]["fewest_answers"] >= 7, "one of eight may be missing"
 
     (journal,) = tmp_path.glob("journal-*.jsonl")
     journal.write_bytes(journal.read_bytes() + b'["250 clients')  # killed while writing
@@ -38,8 +45,30 @@ def test_every_size_and_setting_is_measured_and_kept(tmp_path: Path) -> None:
     assert again["points"] == found["points"]
 
 
+def test_sums_on_a_ring_open_in_spite_of_lost_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rings begin at 257 clients; this one is small, so that the test is quick.
+
+    Which messages are lost is drawn from the seed. A stretch of the ring is too thin by chance in
+    one sum of 2^20. Without the second try more than the planned 8 of 40 are missing from one.
+    """
+    with quick_rings():
+        assert wiring(Participation(40, secure_sum.DROPOUT), 40).reach
+        assert all(secure_sum.opens(40, number) >= 32 for number in range(3))
+        monkeypatch.setattr(secure_sum, "TRIES", 1)
+        assert secure_sum.opens(40, 1) == 0
+
+
+def test_recorded_bytes_are_those_that_messages_have_now() -> None:
+    """Whoever changes what is sent has to record the benchmark anew."""
+    recorded = json.loads((ROOT / "benchmarks" / "secure-sum.json").read_text())["points"]
+    (then,) = (one for one in recorded if (one["clients"], one["setting"]) == (50, QUIET))
+    now = secure_sum.measure(50, QUIET)
+    for name in ("upload_bytes_per_client", "download_bytes_per_client"):
+        assert now[name] == then[name], "tacit bench secure-sum --json"
+
+
 def test_sums_that_do_not_open_are_counted_as_such(tmp_path: Path) -> None:
-    recipe = {"bench": "secure-sum", "version": 2, "candidates": 100, "votes": 5}
+    recipe = {"bench": "secure-sum", "version": 3, "candidates": 100, "votes": 5}
     journal = Journal(tmp_path, recipe)
     for number, answered in enumerate((90, 0, 85)):
         journal.add(f"100 clients, sum {number}", answered)
@@ -48,7 +77,7 @@ def test_sums_that_do_not_open_are_counted_as_such(tmp_path: Path) -> None:
 
 
 def test_growth_is_taken_between_the_large_sizes(tmp_path: Path) -> None:
-    recipe = {"bench": "secure-sum", "version": 2, "candidates": 100, "votes": 5}
+    recipe = {"bench": "secure-sum", "version": 3, "candidates": 100, "votes": 5}
     journal = Journal(tmp_path, recipe)
     for clients, degree, seconds in ((1000, 160, 2.0), (4000, 180, 16.0)):
         for setting in secure_sum.SETTINGS:

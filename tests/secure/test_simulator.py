@@ -47,13 +47,11 @@ from tacit.secure.setup import (
     box_context,
     checked_members,
     complaint_text,
-    dealing_digest,
-    dealing_text,
     final_digest,
     parcel_digest,
     parcel_for,
     publics,
-    seed_hash,
+    signed_dealing,
 )
 from tests.secure.driver import Rehearsal, identity, round_of, vectors_of
 from tests.secure.rounds import EARLY
@@ -200,7 +198,7 @@ class Hostile:
         for holder in boxes:
             parcels[holder] = parcel_digest(self.parcel(dealer, holder, altered))
         self.rehearsal.states[dealer] = pack(replace(state, parcels=parcels))
-        text = dealing_text(members.digest, dealer, seed_hash(altered), dealing_digest(altered))
+        text = signed_dealing(members.digest, dealer, altered)
         return pack(replace(altered, signature=self.signed(dealer, text)))
 
     def received(self, holder: int, reply: bytes) -> bytes:

@@ -41,14 +41,15 @@ from tacit.secure.messages import (
     unpack_adverts,
     unpack_reply,
 )
-from tacit.secure.protocol import Fault, Round, Total
+from tacit.secure.protocol import Fault, Round, SpoiledSum, Total
 from tacit.secure.roster import Roster
 from tacit.secure.setup import (
     SECRETS,
     SELF_SEED,
+    Dealt,
     Members,
+    advert_text,
     box_context,
-    dealing_text,
     explained_text,
     final_digest,
     packed,
@@ -61,13 +62,15 @@ from tacit.secure.setup import (
 )
 from tacit.secure.transcript import VERSION, Seal, Seed, Transcript
 from tests.secure.driver import Rehearsal, identity, roster_of, round_of
-from tests.secure.rounds import STAGES, Accuser, adverts_of, check, quick_rings, small
+from tests.secure.rounds import STAGES, Accuser, adverts_of, check, new_key, quick_rings, small
 from tests.secure.test_hostile import (
     box_of_nothing_for_four,
     dealt_again,
+    dealt_with,
     false_hash_of_the_seed,
     false_shares,
     honest_about_it,
+    with_dealing,
     zeros,
 )
 
@@ -251,7 +254,14 @@ def test_another_seed_is_found() -> None:
         altered(seed, seed=bytes(32)),
         altered(seed, salt=transcript.seeds[two].salt),
         altered(seed, salt=b""),
-        altered(seed, others=bytes(32)),
+        altered(seed, holders=bytes(32)),
+        altered(seed, at_zero=bytes(33)),
+        altered(seed, at_zero=b""),
+    ):
+        because = f"the seed of client {one} is not the one it shared"
+        whole().is_found(altered(transcript, seeds={**transcript.seeds, one: wrong}), because)
+    for wrong in (
+        altered(seed, everything=bytes(32)),
         altered(seed, signature=transcript.seeds[two].signature),
     ):
         because = f"the seed of client {one} is not the one it dealt"
@@ -336,9 +346,10 @@ def test_an_accomplice_cannot_sign_another_dealing_once_the_sum_is_open() -> Non
     played, accomplice = whole(), 0
     setup, other = played.case.members.digest, bytes(32)
     dealt = shamir.Dealing.of(other, range(14), 8, secret_context(setup, accomplice, SELF_SEED))
-    anything = bytes(32)
-    text = dealing_text(setup, accomplice, dealt.public.hashes[shamir.SECRET], anything)
-    forged = Seed(other, dealt.public.salt(other), anything, identity(accomplice).sign(text))
+    public, anything = dealt.public, bytes(32)
+    parts = public.holders, public.at_zero, anything
+    text = Dealt(public.hashes[shamir.SECRET], *parts).text(setup, accomplice)
+    forged = Seed(other, public.salt(other), *parts, identity(accomplice).sign(text))
     altered_seeds = {**played.transcript.seeds, accomplice: forged}
     played.is_found(
         altered(played.transcript, seeds=altered_seeds),
@@ -368,8 +379,15 @@ def test_another_roster_or_round_is_found() -> None:
 
 
 def test_what_is_no_transcript_of_this_version_is_refused_with_a_sentence() -> None:
+    _, adverts, members, seals, confirmations, seeds, keys, evidence = msgspec.msgpack.decode(
+        whole().total.transcript
+    )
+    fewer = {client: seed[:4] for client, seed in seeds.items()}
+    older = [2, adverts, members, seals, confirmations, fewer, keys, evidence]
+    with pytest.raises(ValueError, match="the transcript has version 2; this version of Tacit rea"):
+        Transcript.from_bytes(msgspec.msgpack.encode(older))
     newer = altered(whole().transcript, version=VERSION + 1).to_bytes()
-    with pytest.raises(ValueError, match="the transcript has version 3; this version of Tacit rea"):
+    with pytest.raises(ValueError, match="the transcript has version 4; this version of Tacit rea"):
         Transcript.from_bytes(newer)
     data = whole().total.transcript
     for junk in (b"", b"junk", data[:-1], data + b"\0", b"\x91" * 10**5):
@@ -395,6 +413,173 @@ def test_evidence_that_is_needed_cannot_be_left_out() -> None:
     """The seed of a dealer that published another hash counts only as what its shares recover."""
     played = hostile("a false hash")
     played.is_found(altered(played.transcript, evidence=[]), "the seed of client 2 is not the one")
+    liar = hostile("a liar")
+    without = liar.recomputed(altered(liar.transcript, evidence=[]))
+    assert without.value.tolist() == liar.total.value.tolist()
+    assert not without.faults, "what no sum needs can be"
+
+
+@dataclass
+class TwoSeeds:
+    """A dealer that shares one seed and publishes the hash of another one, which it knows too.
+
+    Its vector has the mask of the shared one. An honest server finds out, and names the dealer. But
+    a server that helps it has two seeds to choose from once the sum is open.
+    """
+
+    dealer: int = 2
+    other: bytes = b"another seed of 32 bytes exactly"
+    salt: bytes = b"a number below the prime".rjust(shamir.NUMBER_BYTES, b"\0")
+
+    def __call__(self, shares: Shares, state: Shared, rehearsal: Rehearsal) -> Shares:
+        context = secret_context(state.setup_digest, self.dealer, SELF_SEED)
+        known = shamir.share_hash(context, shamir.SECRET, self.pair)
+        dealt = dealt_with(state.self_seed, context, {shamir.SECRET: known})
+        return with_dealing(rehearsal, state, shares, SELF_SEED, dealt.shares, dealt)
+
+    @property
+    def pair(self) -> bytes:
+        return shamir.as_bytes(int.from_bytes(self.other, "big")) + self.salt
+
+    def played(self) -> Played:
+        rehearsal = Rehearsal(round_of(7, dropout=2), with_roster=True)
+        rehearsal.tamper_reply = dealt_again(rehearsal, self.dealer, self)
+        return Played.of(rehearsal)
+
+    def told(self, transcript: Transcript, **changes: bytes) -> Transcript:
+        """The transcript without evidence, and with the seed that was not shared."""
+        seed = altered(transcript.seeds[self.dealer], seed=self.other, salt=self.salt, **changes)
+        seeds = {**transcript.seeds, self.dealer: seed}
+        return altered(transcript, seeds=seeds, evidence=[])
+
+
+def test_an_accomplice_with_two_seeds_cannot_choose_between_two_sums() -> None:
+    """The attack: both the seed that it shared and the one that it published a hash of are told.
+
+    It fails because a seed has to lie on the polynomial of the shares, whose challenge depends on
+    the seed's hash.
+    """
+    attack = TwoSeeds()
+    played = attack.played()
+    check(played.rehearsal, played.total)
+    assert played.total.faults == (Fault(2, OTHER_SEED),)
+    assert (played.recomputed().value == played.total.value).all()
+    transcript, case = played.transcript, played.case
+    told = attack.told(transcript)
+    played.is_found(told, "the seed of client 2 is not the one it shared")
+
+    # Signed anew it lies on some polynomial, but not on the one that the survivors signed.
+    setup, seed = case.members.digest, told.seeds[2]
+    context = secret_context(setup, 2, SELF_SEED)
+    known = shamir.share_hash(context, shamir.SECRET, attack.pair)
+    challenge = shamir.challenge_of(context, known, seed.holders)
+    at_zero = shamir.fitting(challenge, attack.pair)
+    text = Dealt(known, seed.holders, at_zero, seed.everything).text(setup, 2)
+    forged = attack.told(transcript, at_zero=at_zero, signature=identity(2).sign(text))
+    played.is_found(forged, "0 clients signed these survivors and vectors; needed are 5")
+
+
+def test_a_seed_that_shares_do_not_tell_for_sure_is_not_taken_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many holders it takes more shares than recover a secret; the dealer is named anyhow."""
+    played = hostile("a false hash")
+    (evidence,) = played.transcript.evidence
+    assert isinstance(evidence, FalseSecret)
+    assert len(evidence.pieces) == 6, "all that came back, of which 4 recover the secret"
+    four = altered(evidence, pieces=dict(list(evidence.pieces.items())[:4]))
+    assert played.recomputed(altered(played.transcript, evidence=[four])).faults
+    monkeypatch.setattr(shamir, "_BAD_CHALLENGES", 30)
+    shamir.telling.cache_clear()
+    assert shamir.telling(7, 4) == 6
+    assert played.recomputed().value.tolist() == played.total.value.tolist()
+    played.is_found(
+        altered(played.transcript, evidence=[four]), "4 shares do not say for sure which one"
+    )
+    monkeypatch.undo()
+    shamir.telling.cache_clear()
+
+
+# The base point has the order 2^252 + c. Two secrets that add up to eight times as much have one
+# public key, and agree on different secrets with a key on the twist.
+
+ORDER = 2**252 + 27742317777372353535851937790883648493
+TWIN = 2**254 + 8 * 12345
+TWINS = [number.to_bytes(32, "little") for number in (TWIN, 8 * ORDER - TWIN)]
+ON_THE_TWIST = (2).to_bytes(32, "little")
+
+
+def test_a_drop_out_with_two_keys_cannot_choose_between_two_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attack: a drop-out's two secrets fit its one public key, and an accomplice's key is on
+    the twist, where they make other masks."""
+    assert len({crypto.public_key(twin) for twin in TWINS}) == 1
+    assert crypto.is_public_key(ON_THE_TWIST)
+    honest = new_key()
+    assert len({crypto.agree(twin, honest)[0] for twin in TWINS}) == 1
+    assert len({crypto.agree(twin, ON_THE_TWIST)[0] for twin in TWINS}) == 2
+
+    def transcripts() -> list[Total | str]:
+        rehearsal = Rehearsal(round_of(7, dropout=2), with_roster=True, dropouts={6: "seal"})
+        rehearsal.tamper_reply = with_mask_keys(
+            rehearsal, {6: (TWINS[0], crypto.public_key(TWINS[0])), 2: (None, ON_THE_TWIST)}
+        )
+        played = Played.of(rehearsal)
+        found: list[Total | str] = []
+        for twin in TWINS:
+            try:
+                found.append(played.recomputed(altered(played.transcript, keys={6: twin})))
+            except ValueError as error:
+                found.append(str(error))
+        return found
+
+    with pytest.raises(SpoiledSum, match="client 6 shared another key than it advertised"):
+        transcripts()
+    with monkeypatch.context() as patch:  # as it was, and as a server that helps would do it
+        patch.setattr(crypto, "belongs", lambda secret, key: crypto.public_key(secret) == key)
+        one, other = transcripts()
+        assert isinstance(one, Total)
+        assert isinstance(other, Total)
+        assert (one.value != other.value).any()
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.secure.opening.is_secret", lambda *_: True)
+        because = "a drop-out's mask key does not fit the one it advertised"
+        assert transcripts() == [because, because]
+
+
+def with_mask_keys(
+    rehearsal: Rehearsal, keys: Mapping[int, tuple[bytes | None, bytes]]
+) -> Callable[[str, int, bytes], bytes]:
+    """Some clients advertise other mask keys, and share the secrets given."""
+
+    def tamper(stage: str, client: int, reply: bytes) -> bytes:
+        if stage != "advertise" or client not in keys:
+            return reply
+        secret, key = keys[client]
+        state = msgspec.msgpack.decode(rehearsal.states[client], type=Advertised)
+        text = advert_text(rehearsal.around, client, state.advert.box_key, key)
+        advert = Advert(client, state.advert.box_key, key, identity(client).sign(text))
+        kept = altered(state, advert=advert, mask_secret=secret or state.mask_secret)
+        rehearsal.states[client] = pack(kept)
+        return pack(advert)
+
+    return tamper
+
+
+def test_an_honest_key_is_the_only_one_of_its_public_key() -> None:
+    for _ in range(50):
+        secret = crypto.fresh()
+        key = crypto.public_key(secret)
+        assert crypto.belongs(secret, key)
+        same = bytes([secret[0] ^ 7, *secret[1:31], secret[31] ^ 128])
+        assert crypto.belongs(same, key), "these bits are ignored, so it agrees on the same secrets"
+        assert not crypto.belongs(bytes([secret[0] ^ 8, *secret[1:]]), key)
+    assert not any(crypto.belongs(twin, crypto.public_key(twin)) for twin in TWINS)
+    least = 8 * ORDER - 2**254 + 8
+    for number, is_alone in ((least - 8, False), (least, True)):
+        edge = number.to_bytes(32, "little")
+        assert crypto.belongs(edge, crypto.public_key(edge)) == is_alone
 
 
 def names_an_innocent(evidence: Evidence, played: Played, guilty: Fault | None) -> bool:
@@ -450,7 +635,7 @@ def test_a_dealer_cannot_be_framed_with_another_secret_of_its_box() -> None:
 
 
 def test_a_dealer_that_signs_an_explanation_of_other_boxes_only_is_not_named_for_it() -> None:
-    """The server names whoever leaves a complaint unanswered, but that is its word."""
+    """Whoever leaves a complaint unanswered is named by nobody."""
     played = hostile("a dealer of junk")
     (evidence,) = played.transcript.evidence
     assert isinstance(evidence, BadParcel)

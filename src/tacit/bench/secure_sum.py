@@ -30,12 +30,13 @@ from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation, SkellamMechanism
 from tacit.query import Ballot
+from tacit.secure.evidence import parcel_of
 from tacit.secure.graph import wiring
 from tacit.secure.messages import Shared, Shares, pack, unpack_reply, unpack_state
 from tacit.secure.protocol import TooFewClients
-from tacit.secure.setup import dealing_digest, dealing_text, seed_hash
+from tacit.secure.setup import parcel_digest, publics, signed_dealing
 from tacit.space import Config
-from tacit.states import Waiting, from_bytes
+from tacit.states import Waiting, from_bytes, to_bytes
 from tacit.task import FunctionClient
 from tacit.workers import end_with_parent, worker_processes
 
@@ -73,7 +74,7 @@ class LossyChannel(LocalChannel):
 
 @dataclass(frozen=True)
 class JunkDealer(Endpoint):
-    """A member whose boxes hold nothing, properly signed; it does not explain them."""
+    """A member whose boxes hold nothing, properly signed; it explains them when asked."""
 
     def handle(self, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         following, reply = super().handle(state, request)
@@ -86,8 +87,12 @@ class JunkDealer(Endpoint):
             return following, reply
         size = len(next(iter(shares.boxes.values())))
         junk = replace(shares, boxes=dict.fromkeys(shares.boxes, bytes(size)))
-        text = dealing_text(shared.setup_digest, self.number, seed_hash(junk), dealing_digest(junk))
-        return following, pack(replace(junk, signature=self.identity.sign(text)))
+        setup = shared.setup_digest
+        public = publics(setup, self.number, junk)
+        parcels = {other: parcel_digest(parcel_of(public, other, junk)) for other in junk.boxes}
+        told = replace(waiting, sum_state=pack(replace(shared, parcels=parcels)))
+        signature = self.identity.sign(signed_dealing(setup, self.number, junk))
+        return to_bytes(told), pack(replace(junk, signature=signature))
 
 
 def run(
@@ -98,7 +103,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure every size and setting; a killed run goes on with what is missing."""
     journal = Journal(
-        folder, {"bench": "secure-sum", "version": 2, "candidates": CANDIDATES, "votes": VOTES}
+        folder, {"bench": "secure-sum", "version": 3, "candidates": CANDIDATES, "votes": VOTES}
     )
     timed = [(clients, setting) for clients in sizes for setting in SETTINGS]
     lossy = {

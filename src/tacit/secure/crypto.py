@@ -16,6 +16,8 @@ KEY_BYTES = 32
 DIGEST_BYTES = 32
 BOX_OVERHEAD = KEY_BYTES + 16
 _FIELD = 2**255 - 19
+_TWICE = 2**254 + 8 * 27742317777372353535851937790883648493
+"""Up to here a scalar and eight times the order of the base point less that scalar have one key."""
 _COUNTER_START = bytes(16)
 _NONCE = bytes(12)
 _ANYBODY = X25519PrivateKey.from_private_bytes(b"any".ljust(KEY_BYTES))
@@ -52,6 +54,19 @@ def is_public_key(key: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def belongs(secret: bytes, key: bytes) -> bool:
+    """Whether a secret is the only one of a public key.
+
+    X25519 takes multiples of 8 from 2^254 to 2^255 for scalars (RFC 7748), and the base point has
+    the order l = 2^252 + c. So two scalars have one key if they add up to 8 l, which needs both to
+    be at most 2^254 + 8 c: whoever draws one has a chance of 2^-126. They agree on different
+    secrets with keys on the curve's twist, which have other orders. Somebody who has both could say
+    which one it had meant when it sees what comes out.
+    """
+    scalar = int.from_bytes(secret, "little") & (2**254 - 8) | 2**254
+    return public_key(secret) == key and scalar > _TWICE
 
 
 def derive(secret: bytes, purpose: bytes, context: bytes) -> bytes:

@@ -237,7 +237,7 @@ def is_secret(
     """Whether right shares are of the secret that their dealer spoke of."""
     secret = public.recover(pieces)
     if place:
-        return crypto.public_key(secret) == members.adverts[dealer].mask_key
+        return crypto.belongs(secret, members.adverts[dealer].mask_key)
     return public.has_hash(
         shamir.SECRET, shamir.as_bytes(int.from_bytes(secret, "big")) + public.salt(secret)
     )

@@ -36,10 +36,11 @@ another mask; and a client opens only survivors whose vectors were sealed for it
 *Who misbehaves is named.* Everybody checks the shares it gets before anything is sealed. A
 complaint is settled by the dealer, who shows what it sealed by giving away the secret of that one
 box, never one of a mask: so either the dealer or whoever complained without cause is left out, and
-counts as a drop-out. A dealer explains a parcel only if it is the one that it made, so that a
-server cannot have honest clients complain about forgeries and collect shares; and honest clients
-never complain about honest ones, so what is shown are shares that colluders hold anyway. A share
-that comes back wrong names its holder, or the dealer that gave a wrong one to an accomplice.
+counts as a drop-out. A dealer whose answer does not come is left out too, but named by nobody: it
+may be lost, and the complaint false. A dealer explains a parcel only if it is the one that it made,
+so that a server cannot have honest clients complain about forgeries and collect shares; and honest
+clients never complain about honest ones, so what is shown are shares that colluders hold anyway. A
+share that comes back wrong names its holder, or the dealer that gave a wrong one to an accomplice.
 *No honest client is named*, whoever colludes: each finding rests on what the named client signed.
 An honest dealer signed one dealing whose shares fit together, and the true secret of a box that it
 explains. An honest holder returns what it got, and signed at once what that was, so a dealing that

@@ -6,7 +6,8 @@ server that runs other code than this learns no more: all protection lies with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -57,9 +58,9 @@ from tacit.secure.protocol import (
 )
 from tacit.secure.roster import SIGNATURE_BYTES, Roster
 from tacit.secure.setup import (
+    Dealt,
     Members,
     complaint_text,
-    dealing_digest,
     final_digest,
     is_signed,
     packed,
@@ -76,7 +77,10 @@ from tacit.secure.setup import (
 from tacit.secure.transcript import VERSION, Seal, Seed, Transcript, opened_sum
 
 ReplyType = TypeVar("ReplyType")
-SILENT = "left a complaint about its shares unanswered"
+UNSETTLED = (
+    "client %d answered no complaint about its shares by %s: nobody can tell who is at fault, so "
+    "it counts as a drop-out and is not named"
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class _Session:
     members: Members
     roster: Roster | None
     ask: Ask
-    evidence: dict[Fault, Evidence | None] = field(default_factory=dict)
+    evidence: dict[Fault, Evidence] = field(default_factory=dict)
     """Who misbehaved, and what shows it."""
 
     def total(self) -> Total:
@@ -149,16 +153,11 @@ class _Session:
             {client: Seal(reply.vector, reply.signature) for client, reply in sealed.items()},
             confirmations,
             {
-                client: Seed(
-                    seed,
-                    dealt[client][0].salt(seed),
-                    dealing_digest(shares[client]),
-                    shares[client].signature,
-                )
+                client: _with_proof(seed, dealt[client][0], shares[client])
                 for client, seed in seeds.items()
             },
             keys,
-            [one for one in self.evidence.values() if one is not None],
+            list(self.evidence.values()),
         )
         kept = transcript.to_bytes() if self.roster else b""
         return Total(value, survivors, tuple(self.evidence), kept)
@@ -215,10 +214,9 @@ class _Session:
         for holder, reply in received.items():
             for dealer, signature in reply.complaints.items():
                 complaints.setdefault(dealer, {})[holder] = digests[holder][dealer], signature
-        for fault, evidence in self._judged(shares, complaints):
-            self.evidence.setdefault(fault, evidence)
+        unsettled = self._judged(shares, complaints)
         guilty = {fault.client for fault in self.evidence}
-        final = tuple(sorted(received.keys() - guilty))
+        final = tuple(sorted(received.keys() - guilty - unsettled))
         self._check_enough("deliver", final)
         return final
 
@@ -226,10 +224,14 @@ class _Session:
         self,
         shares: Mapping[int, Shares],
         complaints: Mapping[int, Mapping[int, tuple[bytes, bytes]]],
-    ) -> Iterator[tuple[Fault, Evidence | None]]:
-        """Who is at fault for every complaint: the dealer shows what it had sealed."""
+    ) -> set[int]:
+        """Name who is at fault for every complaint: the dealer shows what it had sealed.
+
+        Returns the dealers that did not. They are not named: an honest one's answer may have been
+        lost, or held back by whoever complained about it without cause.
+        """
         if not complaints:
-            return
+            return set()
         # No more than a dealer can answer without giving its secrets away; one that is upheld does.
         most = self.members.wired.share_threshold - 1
         requests = {
@@ -240,17 +242,20 @@ class _Session:
         explained = self._replies(
             "explain", requests, Explained, partial(is_explained, case), least=0
         )
+        unsettled = set()
         for dealer, request in requests.items():
-            if dealer not in explained:
-                yield Fault(dealer, SILENT), None
-                continue
+            answer = explained.get(dealer, Explained({}, b""))
+            silent = sorted(request.complaints.keys() - answer.secrets.keys())
+            if silent:
+                unsettled.add(dealer)
+                accusers = ", ".join(f"client {holder}" for holder in silent)
+                logging.getLogger("tacit").warning(UNSETTLED, dealer, accusers)
             for holder, (_, signature) in request.complaints.items():
-                if holder not in explained[dealer].secrets:
-                    yield Fault(dealer, SILENT), None
-                    continue
-                answer = pack(explained[dealer])
-                one = BadParcel(dealer, holder, pack(shares[dealer]), signature, answer)
-                yield one.fault(case), one
+                if holder in answer.secrets:
+                    dealing = pack(shares[dealer])
+                    one = BadParcel(dealer, holder, dealing, signature, pack(answer))
+                    self.evidence.setdefault(one.fault(case), one)
+        return unsettled
 
     def _sealed(self, final: tuple[int, ...]) -> dict[int, Sealed]:
         bound = final_digest(self.members.digest, final)
@@ -336,11 +341,10 @@ class _Session:
             if len(right) < public.threshold:
                 raise TooFewClients("open", len(right), public.threshold, tuple(self.evidence))
             if not is_secret(self.members, client, public, place, right):
-                enough = dict(list(right.items())[: public.threshold])
-                self._accuse(FalseSecret(client, client, pack(shares[client]), place, enough))
+                self._accuse(FalseSecret(client, client, pack(shares[client]), place, right))
+                if place:
+                    raise SpoiledSum(tuple(self.evidence))
             found[client] = public.recover(right)
-            if place and crypto.public_key(found[client]) != self.members.adverts[client].mask_key:
-                raise SpoiledSum(tuple(self.evidence))
         return found
 
     def _accuse(self, one: Evidence) -> None:
@@ -379,6 +383,13 @@ class _Session:
         elif len(accepted) < least:
             raise TooFewClients(stage, len(accepted), least, tuple(self.evidence))
         return accepted
+
+
+def _with_proof(seed: bytes, public: shamir.Public, shares: Shares) -> Seed:
+    """A seed, and what shows anybody that it is the one that was dealt."""
+    dealt = Dealt.of(shares)
+    rest = dealt.holders, dealt.at_zero, dealt.everything
+    return Seed(seed, public.salt(seed), *rest, shares.signature)
 
 
 def upload_bytes(participation: Participation, length: int, bits: int) -> int:

@@ -111,19 +111,38 @@ def advert_text(around: Round, client: int, box_key: bytes, mask_key: bytes) -> 
     return crypto.digest(b"advert", around.describe(), _number(client), box_key, mask_key)
 
 
-def dealing_text(setup: bytes, dealer: int, seed_hash: bytes, others: bytes) -> bytes:
-    """What a dealer signs: the hash of its self seed, and a digest of everything else it dealt."""
-    return crypto.digest(b"dealing", setup, _number(dealer), seed_hash, others)
+@dataclass(frozen=True)
+class Dealt:
+    """What a dealer signs, in the parts that somebody needs who checks its self seed.
 
+    The seed's pair has this hash and lies on the polynomial of the shares: with both digests its
+    challenge can be made, and so nobody can put another seed in its place (:mod:`shamir`).
+    """
 
-def seed_hash(shares: Shares) -> bytes:
-    """The hash of a dealer's self seed."""
-    return shares.hashes.get(shamir.SECRET, (b"", b""))[0]
+    seed_hash: bytes
+    holders: bytes
+    """Digest of the hashes of all holders' shares of the self seed."""
+    at_zero: bytes
+    """The value at 0 of the polynomial that proves those shares."""
+    everything: bytes
+    """Digest of everything that was dealt."""
+
+    @classmethod
+    def of(cls, shares: Shares) -> Dealt:
+        seed = publics(b"", 0, shares)[0]
+        return cls(
+            seed.hashes.get(shamir.SECRET, b""), seed.holders, seed.at_zero, dealing_digest(shares)
+        )
+
+    def text(self, setup: bytes, dealer: int) -> bytes:
+        """What is signed."""
+        parts = self.seed_hash, self.holders, self.at_zero, self.everything
+        return crypto.digest(b"dealing", setup, _number(dealer), *parts)
 
 
 def signed_dealing(setup: bytes, dealer: int, shares: Shares) -> bytes:
     """What a dealer signs about its shares."""
-    return dealing_text(setup, dealer, seed_hash(shares), dealing_digest(shares))
+    return Dealt.of(shares).text(setup, dealer)
 
 
 def dealing_digest(shares: Shares) -> bytes:
@@ -209,7 +228,11 @@ def explained_text(setup: bytes, dealer: int, secrets: Mapping[int, bytes]) -> b
 
 
 def final_digest(setup: bytes, members: Sequence[int]) -> bytes:
-    """Of the final list, which all masks are bound to."""
+    """Of the final list, which all masks are bound to.
+
+    There is no number of an attempt in it, since a session has one attempt: a client seals once,
+    for one list, and whoever tries again begins another session, with other keys.
+    """
     return crypto.digest(b"final", setup, _clients(members))
 
 

@@ -10,7 +10,8 @@ got. So a share is a pair ``f(x), g(x)`` with a second random polynomial g; the 
 hash of every pair, the pair at 0 among them, and the polynomial ``F = g + e f``, where the
 challenge e is a hash of all those hashes (Atapoor, Baghery, Cozzo and Pedersen, "VSS from
 Distributed ZK Proofs and Applications", 2023). A pair is *right* if it has its hash and fits:
-``F(x) = g(x) + e f(x)``.
+``F(x) = g(x) + e f(x)``. The challenge is made from the hash at 0 and one digest of all others, so
+that the pair at 0 can be checked by whoever has that digest and F(0), without the other hashes.
 
 *Why right shares belong together.* The pairs are fixed by their hashes before e is known. If the
 first values of some pairs lie on no polynomial of degree below ``threshold``, then for at most one
@@ -18,6 +19,18 @@ e of about 2^256 is there an F of that degree that fits them all; a dealer that 
 the hash finds one with a chance of 2^-176. *Why nothing is told.* g is uniform, so F is uniform
 whatever f is; and the hashes are of values with 256 bits that nobody can guess (the model of a
 random oracle). *Who is at fault:* with a right hash the dealer, otherwise the holder.
+
+*Which shares say it alone.* That is about pairs that are named before e is known, as those of
+honest holders are. Somebody who deals every pair and afterwards picks which of them to show has
+many sets to try, each with an e of its own. :func:`telling` says how many right shares must be
+shown so that all those sets together spoil at most 2^136 challenges: trying 2^80 inputs of the hash
+then finds one with a chance of 2^-40. Let h be the holders, t the threshold, m the shares shown,
+whose first values lie on one polynomial. (1) With m = t a bad e makes t + 1 of the h + 1 pairs fit
+that lie on no polynomial; a set of t + 1 has one such e, so there are at most C(h + 1, t + 1).
+(2) Whichever m: t of the pairs shown determine both polynomials, and two such pairs of polynomials
+share no set of t places; each takes up C(m, t) of the C(h, t) sets, so there are at most
+L = C(h, t) / C(m, t). A bad e makes two of them give the same F, or one of them and the pair at 0:
+at most L (L + 1).
 
 Written by hand because the maintained libraries share 128-bit or byte-wise secrets only, and prove
 nothing.
@@ -29,7 +42,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import shake_256
-from math import prod
+from itertools import pairwise
+from math import comb, prod
 from secrets import randbelow
 
 from tacit.secure.crypto import DIGEST_BYTES, digest
@@ -42,6 +56,9 @@ NUMBER_BYTES = 33
 SHARE_BYTES = 2 * NUMBER_BYTES
 SECRET = -1
 """Where the hash of the secret itself stands among those of the holders."""
+
+_BAD_CHALLENGES = 2**136
+"""What a dealer may hope for at most: 2^80 tries of 2^256 then succeed with a chance of 2^-40."""
 
 _STEPS = 8
 """How many steps of a polynomial's evaluation pass between two reductions."""
@@ -103,6 +120,21 @@ class Public:
         values = (int.from_bytes(shares[holder][:NUMBER_BYTES], "big") for holder in holders)
         secret = sum(w * v for w, v in zip(_lagrange(holders), values, strict=True)) % PRIME
         return as_bytes(secret)[-SECRET_BYTES:]
+
+    @property
+    def at_zero(self) -> bytes:
+        """The value of F that the pair at 0 must fit."""
+        return self.proof[-NUMBER_BYTES:]
+
+    @property
+    def holders(self) -> bytes:
+        """The digest of the hashes of all holders' pairs, without the one at 0."""
+        return holders_digest(self.hashes)
+
+    def tells(self, shares: Mapping[int, bytes]) -> bool:
+        """Whether right shares say what the secret is, whichever others their dealer might show."""
+        enough = telling(len(self.hashes) - 1, self.threshold)
+        return len(shares) >= enough and _degree_is_below(self.threshold, shares)
 
     def salt(self, secret: bytes) -> bytes:
         """The value g(0) that belongs to a secret, with which its hash can be checked."""
@@ -174,10 +206,57 @@ def fitting(challenge: int, share: bytes) -> bytes:
     return as_bytes((g + challenge * f) % PRIME)
 
 
-def _challenge(context: bytes, hashes: Mapping[int, bytes]) -> int:
-    listed = (part for holder in sorted(hashes) for part in (str(holder).encode(), hashes[holder]))
-    drawn = shake_256(digest(b"challenge", context, *listed)).digest(2 * SECRET_BYTES)
+@lru_cache(maxsize=256)
+def telling(holders: int, threshold: int) -> int:
+    """How many right shares must be shown that nobody chose in advance; proved above.
+
+    >>> telling(50, 26), telling(100, 51), telling(250, 126)
+    (26, 51, 195)
+    """
+    if comb(holders + 1, threshold + 1) <= _BAD_CHALLENGES:
+        return threshold
+    return next(
+        shown
+        for shown in range(threshold + 1, holders + 1)
+        if (lists := comb(holders, threshold) // comb(shown, threshold)) * (lists + 1)
+        <= _BAD_CHALLENGES
+    )
+
+
+def _degree_is_below(threshold: int, shares: Mapping[int, bytes]) -> bool:
+    """Whether first values lie on a polynomial: its higher divided differences are 0."""
+    points = sorted(shares)
+    row = [int.from_bytes(shares[point][:NUMBER_BYTES], "big") for point in points]
+    for step in range(1, len(points)):
+        row = [
+            (right - left) * _inverse(points[place + step] - points[place]) % PRIME
+            for place, (left, right) in enumerate(pairwise(row))
+        ]
+        if step == threshold:
+            return not any(row)
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _inverse(number: int) -> int:
+    return pow(number, -1, PRIME)
+
+
+def holders_digest(hashes: Mapping[int, bytes]) -> bytes:
+    """Of the hashes of all holders' pairs."""
+    holders = sorted(hashes.keys() - {SECRET})
+    listed = (part for holder in holders for part in (str(holder).encode(), hashes[holder]))
+    return digest(b"hashes of pairs", *listed)
+
+
+def challenge_of(context: bytes, at_zero: bytes, holders: bytes) -> int:
+    """The number e, from the hash of the pair at 0 and a digest of the hashes of all others."""
+    drawn = shake_256(digest(b"challenge", context, at_zero, holders)).digest(2 * SECRET_BYTES)
     return int.from_bytes(drawn, "big") % PRIME
+
+
+def _challenge(context: bytes, hashes: Mapping[int, bytes]) -> int:
+    return challenge_of(context, hashes.get(SECRET, b""), holders_digest(hashes))
 
 
 def _numbers(data: bytes) -> list[int]:

@@ -2,9 +2,18 @@
 
 It holds what the server saw and what the survivors' sum opens anyway, so it tells no more than the
 sum does: signed keys, sealed vectors with their signatures, the survivors' signatures over their
-list, the seeds of the survivors' own masks with the salts of the hashes that were signed before,
-and the mask keys of drop-outs, which fit the keys they had advertised. Of whoever misbehaved it
-holds the evidence.
+list, the seeds of the survivors' own masks with what was signed about them before, and the mask
+keys of drop-outs, which fit the keys they had advertised. Of whoever misbehaved it holds the
+evidence.
+
+*No two sums.* Who is in the sum, their vectors and what they dealt are fixed by the survivors'
+signatures, before anything opens. What was dealt fixes the seed, in one of two ways. A seed that is
+named by itself must have the hash that its dealer signed, and lie on the polynomial of the shares.
+Of a dealer whose hash is of something else, the shares themselves are shown (as evidence against
+it), and so many that no others give another seed. By :mod:`tacit.secure.shamir` no dealing has two
+seeds, neither both of one way nor one of each, however much its dealer tried; a dealer could
+otherwise choose between two sums once it knows one of them. A drop-out's key is the only one that
+fits its public key (:func:`tacit.secure.crypto.belongs`).
 """
 
 from __future__ import annotations
@@ -23,9 +32,9 @@ from tacit.secure.protocol import Refused, Round, Total
 from tacit.secure.roster import Roster
 from tacit.secure.setup import (
     SELF_SEED,
+    Dealt,
     Members,
     checked_members,
-    dealing_text,
     final_digest,
     own_mask,
     pair_key,
@@ -39,7 +48,7 @@ from tacit.secure.setup import (
     vector_digest,
 )
 
-VERSION: Constant = 2
+VERSION: Constant = 3
 
 
 class Seal(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,9 +63,17 @@ class Seed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     seed: bytes
     salt: bytes
-    others: bytes
-    """The digest of all else that its dealer signed together with the seed's hash."""
+    holders: bytes
+    at_zero: bytes
+    everything: bytes
+    """These three are signed together with the seed's hash (:class:`tacit.secure.setup.Dealt`)."""
     signature: bytes
+
+
+class _Heading(Struct, frozen=True, array_like=True):
+    """What every version begins with."""
+
+    version: int
 
 
 class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -79,14 +96,14 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     def from_bytes(cls, data: bytes) -> Transcript:
         """What was written, or a ValueError."""
         try:
-            found = msgspec.msgpack.decode(data, type=cls)
+            version = msgspec.msgpack.decode(data, type=_Heading).version
+            if version != VERSION:
+                raise ValueError(
+                    f"the transcript has version {version}; this version of Tacit reads {VERSION}"
+                )
+            return msgspec.msgpack.decode(data, type=cls)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"the transcript cannot be read: {error}") from None
-        if found.version != VERSION:
-            raise ValueError(
-                f"the transcript has version {found.version}; this version of Tacit reads {VERSION}"
-            )
-        return found
 
     def recompute(self, around: Round, roster: Roster) -> Total:
         """The sum, its survivors and who misbehaved, all from signatures; or a ValueError."""
@@ -122,7 +139,7 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
             )
         missing = set(self.members) - set(survivors)
         if self.keys.keys() != missing or any(
-            crypto.public_key(key) != members.adverts[client].mask_key
+            not crypto.belongs(key, members.adverts[client].mask_key)
             for client, key in self.keys.items()
         ):
             raise ValueError("a drop-out's mask key does not fit the one it advertised")
@@ -136,18 +153,32 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         for one in self.evidence:  # of a dealer that published another hash, from its shares
             if isinstance(one, FalseSecret) and (one.dealer, one.place) == (client, 0):
                 shares = case.dealing(client, one.shares)
-                seed = publics(setup, client, shares)[0].recover(one.pieces)
-                return seed, signed_dealing(setup, client, shares)
+                public = publics(setup, client, shares)[0]
+                if not public.tells(one.pieces):
+                    raise ValueError(
+                        f"client {client} published the hash of another seed than it shared, and "
+                        f"{len(one.pieces)} shares do not say for sure which one that is"
+                    )
+                return public.recover(one.pieces), signed_dealing(setup, client, shares)
         found = self.seeds.get(client)
         if found is None or len(found.seed) != shamir.SECRET_BYTES:
             raise ValueError(f"the seed of client {client} is missing")
         pair = shamir.as_bytes(int.from_bytes(found.seed, "big")) + found.salt
         context = secret_context(setup, client, SELF_SEED)
-        expected = shamir.share_hash(context, shamir.SECRET, pair)
-        text = dealing_text(setup, client, expected, found.others)
+        seed_hash = shamir.share_hash(context, shamir.SECRET, pair)
+        if not _is_shared(context, seed_hash, found, pair):
+            raise ValueError(f"the seed of client {client} is not the one it shared")
+        dealt = Dealt(seed_hash, found.holders, found.at_zero, found.everything)
+        text = dealt.text(setup, client)
         if not case.confirms(client, text, found.signature):
             raise ValueError(f"the seed of client {client} is not the one it dealt")
         return found.seed, text
+
+
+def _is_shared(context: bytes, seed_hash: bytes, dealt: Seed, pair: bytes) -> bool:
+    """Whether a seed lies on the polynomial that its dealer's shares lie on."""
+    challenge = shamir.challenge_of(context, seed_hash, dealt.holders)
+    return shamir.fits(challenge, dealt.at_zero, pair)
 
 
 def opened_sum(
