@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tacit.endpoint import Endpoint
 from tacit.journal import read_journal
@@ -133,8 +135,10 @@ def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
     assert row["trials"] == 5
     assert journal.read_bytes().startswith(before)
     pieces = read_journal(journal)[0]
-    assert {f"corruptions {number}" for number in range(5)} < pieces.keys()
-    assert len(pieces) == 6
+    assert {name for name in pieces if str(name)[-1].isdigit()} == {
+        f"corruptions {number}" for number in range(5)
+    }
+    assert pieces["corruptions: planned"] == 5
 
 
 def test_a_campaign_that_is_killed_goes_on(tmp_path: Path) -> None:
@@ -171,29 +175,145 @@ def test_campaigns_that_cannot_be_carried_out_say_so(
     ]
 
 
-def test_rows_of_the_deployment_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {
-        "campaigns": [
-            {
-                "campaign": "kill",
-                "what": "A node.",
-                "trials": 2,
-                "failures": 1,
-                "results": 1,
-                "seconds": 9.0,
-            }
-        ],
-        "trials": [{"seed": 5, "problem": ""}, {"seed": 6, "problem": "it hangs"}],
+def trials_of_deployments(table: Path, ended: Mapping[str, Sequence[str]]) -> None:
+    """A table as ``tools.deployment_trials`` writes it: how the trials of some kinds ended."""
+    trials = [
+        {"campaign": kind, "seed": seed, "ended": end, "problem": "", "seconds": 9.0, "events": []}
+        for kind, ends in ended.items()
+        for seed, end in enumerate(ends, start=5)
+    ]
+    table.write_text(json.dumps({"trials": trials}))
+
+
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A program that is run in place of the trials of deployments."""
+    pytest.importorskip("flwr")
+
+    def run(program: str) -> None:
+        monkeypatch.setattr(
+            deployment, "_command", lambda *_: [sys.executable, "-c", dedent(program)]
+        )
+
+    return run
+
+
+def test_a_run_of_a_deployment_that_had_no_result_failed(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    table = tmp_path / "deployment.json"
+    refused = "the budget is spent"
+    trials_of_deployments(
+        table, {"superlink": ["result", refused], "failure": [refused] * 2, "roster": ["result"]}
+    )
+    rows = {row["campaign"]: row for row in deployment.rows(table, 2, 5)}
+    told = {name: (row["trials"], row["planned"], row["failures"]) for name, row in rows.items()}
+    assert told == {
+        "deployment: superlink": (2, 2, 1),
+        "deployment: nodes-killed": (0, 2, 0),
+        "deployment: nodes-stopped": (0, 2, 0),
+        "deployment: failure": (2, 2, 0),
+        "deployment: server-app": (0, 2, 0),
+        "deployment: roster": (1, 2, 0),
     }
+    superlink = rows["deployment: superlink"]
+    assert superlink["found"] == [f"seed 6: the run had no result: {refused}"]
+    assert superlink["counts"] == {"results": 1}
+    assert deployment.rows(table, 1, 5)[0]["trials"] == 1
 
-    def run(command: Sequence[str], **_options: object) -> subprocess.CompletedProcess[str]:
-        Path(command[-1]).write_text(json.dumps(told))
-        return subprocess.CompletedProcess(command, 1)
 
-    monkeypatch.setattr(subprocess, "run", run)
-    (row,) = deployment.rows(2, 5, tmp_path)
-    assert (row["campaign"], row["trials"], row["failures"]) == ("deployment: kill", 2, 1)
-    assert row["found"] == ["seed 6: it hangs"]
+def test_campaigns_are_recorded_one_after_the_other(
+    tmp_path: Path, instead: Callable[[str], None]
+) -> None:
+    def wanted(*names: str) -> Wanted:
+        return Wanted(names, 2, False, 5, tmp_path, 2, 60.0)
+
+    instead("pass")
+    first = carried_out(wanted("corruptions"))["campaigns"]
+    trials_of_deployments(tmp_path / "deployment.json", {"superlink": ["result"] * 2})
+    both = carried_out(wanted("deployment"))["campaigns"]
+    assert both[0] == first[0]
+    assert [row["trials"] for row in both] == [2, 2, 0, 0, 0, 0, 0]
+    again = carried_out(wanted("corruptions"))["campaigns"]
+    assert again == both
+    assert json.loads((tmp_path / "faults.json").read_text())["campaigns"] == both
+
+
+def test_a_deployment_without_trials_is_a_failure(
+    tmp_path: Path, instead: Callable[[str], None]
+) -> None:
+    instead("raise SystemExit(3)")
+    *_, row = carried_out(Wanted(["deployment"], 1, False, 5, tmp_path, 2, 60.0))["campaigns"]
+    assert (row["failures"], row["found"]) == (1, ["the trials ended with 3"])
+
+
+DEPLOYING = """
+    import os, pathlib, signal, subprocess, sys, time
+    place = pathlib.Path(os.environ["TMPDIR"])
+    forgotten = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (place / "number").write_text(str(forgotten.pid))
+    (place / "number").rename(place / "begun")
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        time.sleep(600)
+    finally:
+        time.sleep(1)
+        (place.parent / "stopped").touch()
+    """
+"""Something that takes a second to stop what it began, and overlooks a part."""
+
+
+def test_a_deployment_is_stopped_when_the_time_is_over(
+    tmp_path: Path, instead: Callable[[str], None]
+) -> None:
+    instead(DEPLOYING)
+    place = tmp_path / "place"
+    until = time.monotonic() + 3
+    assert deployment.play(1, 1, tmp_path / "table.json", place, until) == ""
+    assert (tmp_path / "stopped").exists()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_nothing_of_a_deployment_runs_on(how: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    program = f"""
+        import pathlib, signal, sys, time
+        from tools.faults import deployment
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        deployment._command = lambda *_: [sys.executable, "-c", {dedent(DEPLOYING)!r}]
+        place = pathlib.Path({str(place)!r})
+        deployment.play(1, 1, place, place, time.monotonic() + 600)
+        """
+    playing = subprocess.Popen([sys.executable, "-c", dedent(program)], cwd=ROOT)
+    begun = place / "begun"
+    while not begun.exists():
+        assert playing.poll() is None
+        time.sleep(0.05)
+    forgotten = int(begun.read_text())
+    playing.send_signal(getattr(signal, how))
+    playing.wait()
+    assert (tmp_path / "stopped").exists() == (how != "SIGKILL")
+    if how == "SIGKILL":  # whoever goes on ends it
+        deployment._clear(place)
+    while Path(f"/proc/{forgotten}/stat").exists():
+        if Path(f"/proc/{forgotten}/stat").read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    assert not place.exists()
+
+
+def test_the_table_of_a_page_is_written_anew(tmp_path: Path) -> None:
+    row = {"campaign": "corruptions", "trials": 1200, "failures": 0}
+    table = {"campaigns": [row, {"campaign": "deployment", "trials": 0, "not_run": "why"}]}
+    head = "| campaign | trials | failures |\n|---|---|---|\n"
+    page = f"Before.\n\n{head}| `old` | 1 | 0 |\n| `other` | 1 | 0 |\n\nAfter.\n"
+    told = f"Before.\n\n{head}| `corruptions` | 1,200 | 0 |\n\nAfter.\n"
+    assert running.paged(page, table) == running.paged(told, table) == told
+    (tmp_path / "page.md").write_text("No table.")
+    refused = CliRunner().invoke(running.app, ["--page", str(tmp_path / "page.md")])
+    assert refused.exit_code == 2
+    assert "has no table that begins with | campaign | trials | failures |" in refused.output
 
 
 def test_a_killed_child_is_told_from_one_that_was_refused_or_failed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tacit.privacy.accounting import Budget
 from tests.forgeries import chained_anew, edit
 from tests.journals import rewrite
-from tools.faults.history import breaches
+from tools.faults.history import breaches, given_up_for_nothing
 from tools.faults.members import evidence, make_members, votes
 
 
@@ -42,6 +42,7 @@ def _server(place: Path, *statements: str) -> None:
 
 
 _FIRST_SEALING = "number = (SELECT min(number) FROM line WHERE kind = 'sealing')"
+_LAST_SEALING = "number = (SELECT max(number) FROM line WHERE kind = 'sealing')"
 _NEXT = "(SELECT max(number) + 1 FROM line)"
 
 
@@ -182,6 +183,19 @@ def test_a_forged_history_is_found(forge: Callable[[Path], None], found: str, pl
     forge(place)
     told = breaches(evidence(place))
     assert any(found in one for one in told), told
+
+
+def test_a_charge_that_counts_though_nothing_was_sealed_is_found(place: Path) -> None:
+    assert given_up_for_nothing(evidence(place)) == []
+    _server(place, f"DELETE FROM line WHERE {_LAST_SEALING}")
+    (told,) = given_up_for_nothing(evidence(place))
+    assert "was asked and never sealed, and it counts" in told
+
+
+def test_a_charge_that_was_closed_does_not_count_any_more(place: Path) -> None:
+    proof = "json_set(body, '$.proof', json('{}'))"
+    _server(place, f"UPDATE line SET kind = 'closed', body = {proof} WHERE {_LAST_SEALING}")
+    assert given_up_for_nothing(evidence(place)) == []
 
 
 def test_a_ledger_that_does_not_verify_is_found(place: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from random import Random
+from typing import cast
 
 import msgspec
 import pytest
@@ -14,9 +17,11 @@ from tacit.membership import LEDGER, RECEIPTS, read_key
 from tacit.privacy.ledger import Ledger
 from tacit.receipts import read_receipts
 from tests.flower.clinics import AMPLE, NAME, Clinics
-from tests.flower.deployment import Deployment, deployed
+from tests.flower.deployment import Deployment, DeploymentFailed, deployed
 from tests.forgeries import edit
-from tools.deployment_trials.__main__ import app, played, table_of
+from tools.deployment_trials import __main__ as trials
+from tools.deployment_trials import campaigns
+from tools.deployment_trials.__main__ import Trial, app, played, recorded, table_of
 from tools.deployment_trials.books import problems_in_books, server_ledger
 from tools.deployment_trials.campaigns import CAMPAIGNS, RESULT
 
@@ -92,14 +97,58 @@ def test_a_kind_that_there_is_not_is_refused() -> None:
     assert "--only names 'flood'; allowed are superlink, " in done.output
 
 
+def test_trials_that_are_on_disk_are_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def play(name: str, seed: int, _deployment: object) -> Trial:
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append((name, seed))
+        return Trial(name, seed, RESULT, "", 1.0)
+
+    monkeypatch.setattr(trials, "ready", nullcontext)
+    monkeypatch.setattr(trials, "_played", play)
+    out = tmp_path / "table.json"
+    options = ["--only", "superlink,roster", "--trials", "2", "--seed", "7", "--out", str(out)]
+    assert CliRunner().invoke(app, options).exit_code != 0
+    first = asked.copy()
+    assert [(trial.campaign, trial.seed) for trial in recorded(out)] == first
+    asked.clear()
+    done = CliRunner().invoke(app, options)
+    assert (done.exit_code, asked) == (0, [("roster", 8)])
+    assert first == [("superlink", 7), ("superlink", 8), ("roster", 7)]
+    assert "superlink: 2 trial(s), 0 failure(s)\nroster: 2 trial(s), 0 failure(s)" in done.output
+
+
+def test_only_a_run_that_must_fail_may_end_without_a_result() -> None:
+    refused = [Trial(name, 1, "the budget is spent", "", 1.0) for name in CAMPAIGNS]
+    failures = {row["campaign"]: row["failures"] for row in table_of(refused)["campaigns"]}
+    assert failures == {name: int(name != "failure") for name in CAMPAIGNS}
+
+
+def test_a_run_that_never_resumes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NeverDone:
+        said, reason = "", "Run 1 did not complete (finished:failed): the nodes are gone"
+
+        def wait(self, _seconds: float) -> int:
+            return 1
+
+    scene = campaigns.Scene(cast("Deployment", None), Random(1))
+    monkeypatch.setattr(scene, "run", lambda **_: NeverDone())
+    with pytest.raises(DeploymentFailed, match="no result after 3 attempts: the nodes are gone"):
+        campaigns._finish(scene, scene.run(), "name")
+    assert scene.events == ["the nodes are gone"] * 3
+
+
 @pytest.mark.slow
 def test_one_trial_of_each_kind() -> None:
-    trials = list(played(list(CAMPAIGNS), 1, seed=1))
-    assert [trial.problem for trial in trials] == [""] * len(CAMPAIGNS), trials
-    rows = table_of(trials)["campaigns"]
+    done = list(played(list(CAMPAIGNS), 1, seed=1))
+    assert [trial.failure for trial in done] == [""] * len(CAMPAIGNS), done
+    rows = table_of(done)["campaigns"]
     assert [(row["campaign"], row["trials"]) for row in rows] == [(name, 1) for name in CAMPAIGNS]
-    must_complete = {"nodes-killed", "nodes-stopped", "roster"}
-    assert all(trial.ended == RESULT for trial in trials if trial.campaign in must_complete)
+    assert {trial.campaign for trial in done if trial.ended != RESULT} == {"failure"}
 
 
 @pytest.mark.slow

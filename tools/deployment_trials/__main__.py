@@ -7,7 +7,7 @@ import secrets
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tacit import locks
+from tacit.files import write_whole
 from tacit.journal import machine
 from tacit.privacy.ledger import Ledger
 from tests.flower.deployment import Deployment, deployed
@@ -38,11 +40,17 @@ class Trial:
     campaign: str
     seed: int
     ended: str
-    """``result``, or the sentence with which the run was refused."""
+    """``result``, or the sentence with which the run failed."""
     problem: str
     """What must not be; empty if nothing."""
     seconds: float
     events: list[str] = field(default_factory=list)
+
+    @property
+    def failure(self) -> str:
+        """What must not be, also in a trial of an older table; empty if nothing."""
+        lost = CAMPAIGNS[self.campaign].completes and self.ended != RESULT
+        return self.problem or (f"the run had no result: {self.ended}" if lost else "")
 
 
 app = typer.Typer(add_completion=False)
@@ -53,7 +61,12 @@ def main(
     trials: Annotated[int, typer.Option(min=1, help="How many of each kind.")] = 1,
     only: Annotated[str, typer.Option(help="Kinds, with commas between them.")] = "",
     seed: Annotated[int | None, typer.Option(help="Of the first trial; the others follow.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table as JSON.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the table as JSON after every trial; trials in it are not played again."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Kill, stop and restart what a deployment consists of, and look at its books."""
@@ -62,50 +75,67 @@ def main(
         if name not in CAMPAIGNS:
             typer.echo(f"--only names {name!r}; allowed are {', '.join(CAMPAIGNS)}", err=True)
             raise typer.Exit(2)
+    if out and locks.take(out.with_name(f".{out.name}.lock")) is None:
+        typer.echo(f"--out {out} is being written by another process; name another file", err=True)
+        raise typer.Exit(2)
     signal.signal(signal.SIGTERM, _ended)  # what was started must be stopped then too
     first = secrets.randbelow(2**31) if seed is None else seed
     typer.echo(f"seed {first}", err=as_json)
-    done: list[Trial] = []
-    for trial in played(names, trials, first):
+    done = recorded(out) if out else []
+    for trial in played(names, trials, first, {(one.campaign, one.seed) for one in done}):
         done.append(trial)
-        ended = trial.problem or trial.ended
+        if out:
+            write_whole(out, json.dumps(table_of(done), indent=2) + "\n")
         typer.echo(
             f"{trial.campaign} {trial.seed}: {trial.seconds:.0f} s; {'; '.join(trial.events)}; "
-            f"{'FAILED: ' if trial.problem else ''}{ended}",
+            f"{f'FAILED: {trial.failure}' if trial.failure else trial.ended}",
             err=as_json,
         )
     table = table_of(done)
-    if out:
-        out.write_text(json.dumps(table, indent=2) + "\n")
     if as_json:
         typer.echo(json.dumps(table, indent=2))
     else:
         for row in table["campaigns"]:
             typer.echo("{campaign}: {trials} trial(s), {failures} failure(s)".format(**row))
-    if any(trial.problem for trial in done):
+    if any(trial.failure for trial in done):
         raise typer.Exit(1)
 
 
 def _ended(_signal: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing interrupts the end
     raise KeyboardInterrupt
 
 
-def played(names: list[str], trials: int, seed: int) -> Iterator[Trial]:
-    """Trials of every kind, on as few deployments as they allow."""
-    together = [name for name in names if CAMPAIGNS[name].shares_deployment]
-    waiting = [(name, seed + number) for name in together for number in range(trials)]
+def recorded(table: Path) -> list[Trial]:
+    """The trials of a table that was written before; none if there is no such file."""
+    if not table.exists():
+        return []
+    return [Trial(**told) for told in json.loads(table.read_bytes())["trials"]]
+
+
+def played(
+    names: Sequence[str], trials: int, seed: int, known: Collection[tuple[str, int]] = ()
+) -> Iterator[Trial]:
+    """Trials of every kind that are not known, on as few deployments as they allow."""
+    missing = [
+        (name, seed + number)
+        for name in names
+        for number in range(trials)
+        if (name, seed + number) not in known
+    ]
+    waiting = [one for one in missing if CAMPAIGNS[one[0]].shares_deployment]
+    alone = [one for one in missing if not CAMPAIGNS[one[0]].shares_deployment]
     while waiting:  # a deployment whose trial failed is left, the others go on with a new one
         with ready() as deployment:
             failed = False
             while waiting and not failed:
                 trial = _played(*waiting.pop(0), deployment)
-                failed = bool(trial.problem)
+                failed = bool(trial.failure)
                 yield trial
-    for name in names:
-        for number in range(trials if name not in together else 0):
-            with ready() as deployment:
-                trial = _played(name, seed + number, deployment)
-            yield trial
+    for one in alone:
+        with ready() as deployment:
+            trial = _played(*one, deployment)
+        yield trial
 
 
 @contextmanager
@@ -132,7 +162,7 @@ def _played(name: str, seed: int, deployment: Deployment) -> Trial:
     return Trial(name, seed, ended, problem, time.monotonic() - begun, scene.events)
 
 
-def table_of(trials: list[Trial]) -> dict[str, Any]:
+def table_of(trials: Sequence[Trial]) -> dict[str, Any]:
     """How many trials of each kind there were and failed, and where."""
     rows = []
     for name in dict.fromkeys(trial.campaign for trial in trials):
@@ -142,7 +172,7 @@ def table_of(trials: list[Trial]) -> dict[str, Any]:
                 "campaign": name,
                 "what": CAMPAIGNS[name].name,
                 "trials": len(own),
-                "failures": sum(bool(trial.problem) for trial in own),
+                "failures": sum(bool(trial.failure) for trial in own),
                 "results": sum(trial.ended == RESULT for trial in own),
                 "seconds": round(sum(trial.seconds for trial in own), 1),
             }

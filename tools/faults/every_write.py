@@ -15,26 +15,23 @@ from pathlib import Path
 
 from tools.faults.campaign import Campaign, Outcome, Ready
 from tools.faults.children import Child
-from tools.faults.history import breaches, lines_by_kind
+from tools.faults.history import breaches, given_up_for_nothing, lines_by_kind
 from tools.faults.killed import KILLABLE, Killable, quietly
 from tools.faults.members import AMPLE
 from tools.faults.shim import unavailable
 
-_NAMES = ("vote, trained in the clear", "members")
-
 
 def killed_at_every_write(prepared: Path, _seeds: Sequence[int]) -> Ready:
     """A trial is a run, a call and a moment; there are as many as the runs make calls."""
-    kinds = [kind for kind in KILLABLE if kind.name in _NAMES]
     templates, calls = {}, {}
-    for kind in kinds:
+    for kind in KILLABLE:
         templates[kind.name] = prepared / kind.name
         templates[kind.name].mkdir()
         kind.make(templates[kind.name], AMPLE)
         calls[kind.name] = _calls(kind, templates[kind.name])
     plan = [
         (kind, call, half)
-        for kind in kinds
+        for kind in KILLABLE
         for call, is_write in enumerate(calls[kind.name], start=1)
         for half in (False, True)[: 1 + is_write]
     ]
@@ -54,8 +51,10 @@ def killed_at_every_write(prepared: Path, _seeds: Sequence[int]) -> Ready:
         again = Child(work, folder / "second.txt").ended()
         if again.killed or again.code:
             outcome.failures.append(f"{about}, resumed: {again.wrong or again.said[-300:]}")
-        outcome.failures += [f"{about}, resumed: {what}" for what in breaches(kind.evidence(place))]
-        outcome.counts += lines_by_kind(kind.evidence(place))
+        left = kind.evidence(place)
+        wrong = breaches(left) + given_up_for_nothing(left)
+        outcome.failures += [f"{about}, resumed: {what}" for what in wrong]
+        outcome.counts += lines_by_kind(left)
         return outcome
 
     return Ready(play, len(plan))
@@ -100,8 +99,8 @@ def _calls(kind: Killable, template: Path) -> list[bool]:
 
 KILL_AT_EVERY_WRITE = Campaign(
     "kill-at-every-write",
-    "A run is killed before, and in the middle of, every call that changes a file, and resumed.",
-    full=2000,
+    "A run of every kind is killed before, and in, every call that changes a file, and resumed.",
+    full=_STRIDE - 1,  # more than there are calls
     quick=40,
     prepare=killed_at_every_write,
     unavailable=unavailable,

@@ -35,7 +35,7 @@ CAMPAIGNS = {
     one.name: one for one in (CORRUPTIONS, FUZZ, FEDERATIONS, KILL_AT_EVERY_WRITE, KILL_RANDOM)
 }
 NAMES = (*CAMPAIGNS, deployment.NAME)
-QUICK_SECONDS, FULL_SECONDS = 110.0, 3600.0
+QUICK_SECONDS, FULL_SECONDS = 110.0, 3 * 3600.0
 MOST_FOUND = 20
 """How many failures of a campaign the table quotes."""
 
@@ -66,17 +66,24 @@ def main(
     out: Annotated[Path, typer.Option(help="A folder for journal and table.")] = Path(
         "tacit-runs/faults"
     ),
+    page: Annotated[
+        Path | None, typer.Option(exists=True, help="A page whose table is written anew.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Try what kills, damage, strange messages and lost members do. Exit 1: something failed.
 
-    A campaign that was killed itself goes on where it was, if folder and seed are the same.
+    A campaign that was killed itself goes on where it was, if folder and seed are the same. The
+    table also has what other campaigns have recorded in the folder with this seed.
     """
     names = [name.strip() for name in only.split(",")] if only else list(NAMES)
     for name in names:
         if name not in NAMES:
             typer.echo(f"--only names {name!r}; allowed are {', '.join(NAMES)}", err=True)
             raise typer.Exit(2)
+    if page and _TABLE not in page.read_text():
+        typer.echo(f"--page {page} has no table that begins with {_TABLE[:34]}", err=True)
+        raise typer.Exit(2)
     allowed = QUICK_SECONDS if quick else FULL_SECONDS
     wanted = Wanted(
         [name for name in NAMES if name in names],
@@ -89,6 +96,8 @@ def main(
     )
     signal.signal(signal.SIGTERM, _interrupted)  # what was begun must be ended then too
     table = carried_out(wanted)
+    if page:
+        write_whole(page, paged(page.read_text(), table))
     if as_json:
         typer.echo(json.dumps(table, indent=1))
     else:
@@ -108,12 +117,18 @@ def carried_out(wanted: Wanted) -> dict[str, Any]:
         journal = Journal(wanted.out, {"faults": 1, "seed": wanted.seed})
         until = time.monotonic() + wanted.seconds
         rows: list[dict[str, Any]] = []
-        for place, name in enumerate(wanted.names):
+        for name in NAMES:
+            if name not in wanted.names:
+                rows += _recorded(name, wanted, journal)
+                continue
             left = max(until - time.monotonic(), 0.0)
-            others = len([one for one in wanted.names[place + 1 :] if one in CAMPAIGNS])
-            share = left / (1 + others)  # who needs less leaves it to the others
-            rows += _rows(name, wanted, journal, scratch, time.monotonic() + share)
-            _tell("; ".join(f"{row['campaign']}: {_result(row)}" for row in rows[-1:]))
+            later = wanted.names[wanted.names.index(name) + 1 :]
+            share = left / (1 + len([one for one in later if one in CAMPAIGNS]))
+            # who needs less than its share leaves it to the others
+            new = _rows(name, wanted, journal, scratch, time.monotonic() + share)
+            for row in new:
+                _tell(f"{row['campaign']}: {_result(row)}")
+            rows += new
         table = {
             "faults": 1,
             "seed": wanted.seed,
@@ -128,10 +143,7 @@ def _rows(
     name: str, wanted: Wanted, journal: Journal, scratch: Path, until: float
 ) -> list[dict[str, Any]]:
     if name == deployment.NAME:
-        why = deployment.unavailable() or ("it takes minutes" if wanted.quick else "")
-        if why:
-            return [_not_run(name, "A real deployment is killed and stopped.", why)]
-        return deployment.rows(wanted.trials or 1, wanted.seed, scratch)
+        return _deployed(wanted, journal, scratch, until)
     campaign = CAMPAIGNS[name]
     why = campaign.unavailable()
     if why:
@@ -139,6 +151,44 @@ def _rows(
     trials = wanted.trials or (campaign.quick if wanted.quick else campaign.full)
     _tell(f"{name}: {trials} trials, seeds from {wanted.seed}")
     return [_row(campaign, trials, wanted, journal, scratch, until)]
+
+
+def _deployed(
+    wanted: Wanted, journal: Journal, scratch: Path, until: float
+) -> list[dict[str, Any]]:
+    why = deployment.unavailable() or ("it takes minutes" if wanted.quick else "")
+    if why:
+        return [_not_run(deployment.NAME, deployment.WHAT, why)]
+    trials = wanted.trials or deployment.FULL
+    table = wanted.out / deployment.TABLE
+    _tell(f"{deployment.NAME}: {trials} trials of each kind, seeds from {wanted.seed}")
+    _plan(deployment.NAME, trials, journal)
+    place = Path(tempfile.gettempdir()) / f"{scratch.name}-{deployment.NAME}"
+    problem = deployment.play(trials, wanted.seed, table, place, until)
+    rows = deployment.rows(table, trials, wanted.seed)
+    if problem:
+        failed = {"trials": 0, "failures": 1, "found": [problem]}
+        rows.append({"campaign": deployment.NAME, "what": deployment.WHAT, **failed})
+    return rows
+
+
+def _plan(name: str, trials: int, journal: Journal) -> None:
+    """Note how many trials a campaign has, for a table that is written when others are played."""
+    if journal.pieces.get(f"{name}: planned", 0) < trials:
+        journal.add(f"{name}: planned", trials)
+
+
+def _recorded(name: str, wanted: Wanted, journal: Journal) -> list[dict[str, Any]]:
+    """The rows of a campaign that is not wanted now, if it was before."""
+    planned = journal.pieces.get(f"{name}: planned")
+    if planned is None:
+        return []
+    if name != deployment.NAME:
+        return [_told(CAMPAIGNS[name], planned, wanted.seed, journal)]
+    why = deployment.unavailable()
+    if why:
+        return [_not_run(name, deployment.WHAT, why)]
+    return deployment.rows(wanted.out / deployment.TABLE, planned, wanted.seed)
 
 
 def _row(
@@ -157,6 +207,7 @@ def _row(
             if most not in journal.pieces:
                 journal.add(most, ready.most)
             whole = min(trials, ready.most or trials)
+            _plan(campaign.name, whole, journal)
             missing = _missing(campaign, whole, journal)
             begun = time.monotonic()
             for piece, outcome in played(
@@ -169,7 +220,12 @@ def _row(
                 )
                 for failure in outcome.failures:
                     _tell(f"{campaign.name}: FAILED: {failure}")
-    pieces = campaign.pieces(whole)
+    return _told(campaign, whole, wanted.seed, journal)
+
+
+def _told(campaign: Campaign, trials: int, seed: int, journal: Journal) -> dict[str, Any]:
+    """A campaign's row, of what is recorded."""
+    pieces = campaign.pieces(trials)
     outcomes, seconds = _known(campaign, pieces, journal)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     counts = sum((outcome.counts for outcome in outcomes), Counter[str]())
@@ -179,8 +235,8 @@ def _row(
         "trials": len(outcomes) * campaign.batch,
         "planned": len(pieces) * campaign.batch,
         "failures": len(failures),
-        "first_seed": wanted.seed,
-        "last_seed": wanted.seed + len(pieces) - 1,
+        "first_seed": seed,
+        "last_seed": seed + len(pieces) - 1,
         "counts": dict(sorted(counts.items())),
         "found": failures[:MOST_FOUND],
         "seconds": round(seconds, 1),
@@ -229,6 +285,22 @@ def as_text(table: dict[str, Any]) -> list[str]:
     rows = [(row["campaign"], _result(row)) for row in table["campaigns"]]
     width = max(len(name) for name, _ in rows)
     return [f"{name:{width}}  {result}" for name, result in rows]
+
+
+_TABLE = "| campaign | trials | failures |\n|---|---|---|\n"
+
+
+def paged(page: str, table: dict[str, Any]) -> str:
+    """A page of Markdown with this table instead of the one it has."""
+    before, header, after = page.partition(_TABLE)
+    while after.startswith("|"):
+        after = after.partition("\n")[2]
+    rows = (
+        f"| `{row['campaign']}` | {row['trials']:,} | {row['failures']} |\n"
+        for row in table["campaigns"]
+        if "not_run" not in row
+    )
+    return "".join([before, header, *rows, after])
 
 
 def _result(row: dict[str, Any]) -> str:
