@@ -800,6 +800,47 @@ def packed_rows() -> None:
     setattr(dp_training.Secret, "placed", dp_training.Seeded.placed)  # noqa: B010
 
 
+def uncharged_rounding() -> None:
+    """A training's noise is in units of the clipping norm, as if its sums were exact."""
+    setattr(dp_training, "charged_sensitivity", lambda clip, _: 1.0 * clip)  # noqa: B010
+
+
+def uncharged_rounding_of_rules() -> None:
+    """The same as :func:`uncharged_rounding`, in update rules."""
+    setattr(rules, "charged_sensitivity", lambda clip, _: 1.0 * clip)  # noqa: B010
+
+
+def packed_rows_of_rules() -> None:
+    """The same as :func:`packed_rows`, in update rules."""
+    setattr(rules, "scattered", lambda units, drawn, _rate: lots.packed(units, drawn))  # noqa: B010
+
+
+def groups_in_one_array() -> None:
+    """Rows of groups get random places in an array whose size depends on the rows of all groups."""
+
+    def one_array(units: lots.Units, drawn: Any, _rate: float) -> Any:
+        members = [units.rows(lot) for lot in drawn]
+        shape = len(drawn), 1, len(units.weights)
+        order = np.random.default_rng().permuted(
+            np.tile(np.arange(shape[2]), (shape[0], 1)), axis=1
+        )
+        places = [own[: len(rows)] for own, rows in zip(order, members, strict=True)]
+        return lots._placed(units, members, places, shape)
+
+    for module in (dp_training, rules):
+        setattr(module, "scattered", one_array)  # noqa: B010
+
+
+def scores_in_one_array() -> None:
+    """Where a row is scored, and beside how many others, depends on the rows of other groups."""
+
+    def one_after_the_other(self: lots.Units, at_once: int) -> Any:
+        for begin in range(0, len(self._groups), at_once):
+            yield np.arange(begin, min(begin + at_once, len(self._groups)))[None]
+
+    setattr(lots.Units, "every_row", one_after_the_other)  # noqa: B010
+
+
 def known_order() -> None:
     """A selection tries the candidates in an order that everybody knows."""
     known = type("Known", (), {"randbelow": staticmethod(lambda _limit: 0)})
@@ -1571,6 +1612,23 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_dp_training.py::test_a_group_moves_a_step_as_a_single_row_may[poisson]",
         ),
         (packed_rows, "test_lots.py::test_arrays_have_the_same_shape_whoever_is_in"),
+        (packed_rows_of_rules, "test_rules.py::test_arrays_have_the_same_shape_whoever_is_in"),
+        (
+            groups_in_one_array,
+            "test_dp_training.py::test_a_group_with_more_rows_moves_no_other[poisson]",
+        ),
+        (
+            scores_in_one_array,
+            "test_lots.py::test_a_group_with_more_rows_changes_no_answer_about_others[33]",
+        ),
+        (
+            uncharged_rounding,
+            "test_dp_training.py::test_noise_is_in_units_of_the_charged_sensitivity[fixed-2.0]",
+        ),
+        (
+            uncharged_rounding_of_rules,
+            "test_rules.py::test_noise_is_in_units_of_the_charged_sensitivity",
+        ),
         (
             uncharged_door,
             "test_charged_questions.py::"

@@ -572,6 +572,18 @@ def test_numbers_of_the_ballots_are_recorded() -> None:
     ) in flat
 
 
+def test_numbers_of_noise_are_recorded_and_a_step_takes_hardly_longer() -> None:
+    """What was asked for is at most 1.3 times a step; the page says that it takes no longer."""
+    page = (ROOT / "docs" / "mathematics.md").read_text()
+    rows = json.loads((ROOT / "benchmarks" / "noise.json").read_text())["rows"]
+    assert max(row["ratio"] for row in rows) <= 1.3
+    assert "takes no longer with these draws" in page
+    assert max(row["ratio"] for row in rows) <= 1.0
+    small, large = ({r["lot"]: round(r["places"] * r["lot"]) for r in rows}[n] for n in (64, 512))
+    text = f"a mean lot of 64 is computed in {small} places, one of 512 in {large}"
+    assert text in " ".join(page.split())
+
+
 def test_numbers_of_the_audit_are_recorded_and_never_exceed_their_claims() -> None:
     page = (ROOT / "docs" / "audit.md").read_text()
     recorded = json.loads((ROOT / "benchmarks" / "audit.json").read_text())

@@ -14,7 +14,7 @@ from tacit import dp_training
 from tacit.data.examples import Examples
 from tacit.dp_training import Models, Recipe, Run, Secret, Seeded, train
 from tacit.lots import Units, scattered
-from tacit.privacy.clipped_sum import charged_sensitivity
+from tacit.privacy.clipped_sum import MARGIN, charged_sensitivity, grid_step
 
 RNG = np.random.default_rng(0)
 ROWS = Examples(
@@ -120,6 +120,26 @@ def test_noise_has_the_size_that_is_paid_for(sampling: str, unit: float) -> None
         assert deviation == pytest.approx(unit * 3.0 * 0.5 / 4, rel=5 / np.sqrt(2 * 10_000))
 
 
+@pytest.mark.parametrize(("sampling", "unit"), [("poisson", 1.0), ("fixed", 2.0)])
+def test_noise_is_in_units_of_the_charged_sensitivity(sampling: str, unit: float) -> None:
+    """Not of the clip, by which a sum moves only if nothing is rounded."""
+    asked: list[Any] = []
+
+    class Recorded(Secret):
+        def rounded_normal(self, deviation: Any, shape: tuple[int, ...]) -> Any:
+            asked.append(deviation)
+            return super().rounded_normal(deviation, shape)
+
+    runs = [Run(0.1, 3.0, 0.5), Run(0.1, 0.7, 2.0)]
+    train(Recipe(lot=4, steps=1, sampling=sampling), runs, ROWS, 3, Recorded())
+    (deviation,) = asked
+    for run, found in zip(runs, deviation.ravel(), strict=True):
+        charged = run.clip * (1 + MARGIN) + float(grid_step(run.clip, 18)) * np.sqrt(18)
+        assert found == pytest.approx(
+            unit * run.noise * charged / grid_step(run.clip, 18), rel=1e-12
+        )
+
+
 @pytest.mark.parametrize("size", [5, 10])
 @pytest.mark.parametrize("chance", [Secret(), Seeded(3)], ids=["secret", "seeded"])
 def test_lots_are_fair(chance: Any, size: int) -> None:
@@ -178,6 +198,33 @@ def test_a_group_moves_a_step_as_a_single_row_may(sampling: str) -> None:
     assert CLIP < moved <= 2 * CHARGED
     without = worst.take(np.flatnonzero(np.arange(60) % 15 != 3))
     assert np.linalg.norm(step_of(worst, sampling) - step_of(without, sampling)) <= CHARGED
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_group_with_more_rows_moves_no_other(sampling: str) -> None:
+    """All other rows are on a kink, where a last bit decides whether they have a gradient.
+
+    The group itself is on the other side and moves a bias only, by the same with one row and with
+    five. Where the size of arrays was that of the largest group, sums moved by up to nine clips.
+    """
+    width, units, rng = 40, 104, np.random.default_rng(1)
+    recipe = Recipe((8,), "logistic", "sgd", sampling, units, 1)
+    for _ in range(20):
+        row, weights = rng.normal(size=(2, width)).astype(np.float32)
+        bias = -np.dot(row.astype(np.float64), weights.astype(np.float64))
+        first = np.tile(np.append(weights, bias).astype(np.float32), (1, 8, 1))
+        last = np.zeros((1, 2, 9), np.float32)
+        last[:, 0, :8], last[:, 1, :8] = 300, -300
+        sums = []
+        for rows in (1, 5):
+            groups = np.concatenate([np.zeros(rows, np.int64), np.arange(1, units)])
+            features = np.tile(row, (len(groups), 1))
+            features[:rows] = -row
+            whole = Examples(features, np.ones(len(groups), np.int64), groups)
+            run = Run(float(units), 1e-9, 1.0)
+            models = train(recipe, [run], whole, 2, Secret(), Models((first, last)))
+            sums.append(np.concatenate([layer.ravel() for layer in models.layers]))
+        np.testing.assert_array_equal(sums[0], sums[1])
 
 
 def test_groups_of_one_change_nothing() -> None:

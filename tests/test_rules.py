@@ -15,7 +15,8 @@ from tacit.data.examples import Examples
 from tacit.lots import poisson_sample
 from tacit.modules import draw
 from tacit.networks import dense
-from tacit.privacy.clipped_sum import charged_sensitivity, grid_step
+from tacit.privacy.clipped_sum import MARGIN, charged_sensitivity, grid_step
+from tacit.privacy.rounded_normal import rounded_normal
 from tacit.rules import Adaptive, Bilevel, DpSgd, train_by
 from tacit.sgd import Weights
 from tacit.space import Config
@@ -159,6 +160,23 @@ def test_noise_has_the_size_that_is_paid_for() -> None:
     assert kstest(walked / deviation, "norm").pvalue > 1e-6
 
 
+def test_noise_is_in_units_of_the_charged_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of the clip, by which a sum moves only if nothing is rounded."""
+    asked: list[float] = []
+
+    def recorded(deviation: Any, shape: tuple[int, ...]) -> Any:
+        asked.append(float(deviation))
+        return rounded_normal(deviation, shape)
+
+    monkeypatch.setattr("tacit.rules.rounded_normal", recorded)
+    gradient_of(TRAIN, noise=3.0)
+    count = sum(p.numel() for p in NET.parameters())
+    step = float(grid_step(0.1, count))
+    charged = 0.1 * (1 + MARGIN) + step * math.sqrt(count)
+    assert len(asked) == len(list(NET.parameters()))
+    assert asked == pytest.approx([3.0 * charged / step] * len(asked), rel=1e-12)
+
+
 def test_one_record_moves_a_step_by_no_more_than_the_clip() -> None:
     """With and without the last record, whatever it is: an attack on what the noise relies on."""
     rule = DpSgd(rate=1.0, steps=1, clip=0.1, noise=1e-12, batch=1)
@@ -218,6 +236,76 @@ def test_a_group_moves_a_gradient_as_a_single_record_may() -> None:
     np.testing.assert_allclose(
         gradient_of(Examples(TRAIN.features, TRAIN.labels, GROUPS)), sum(rows) / 4, atol=1e-4
     )
+
+
+def of_each_row(
+    monkeypatch: pytest.MonkeyPatch, examples: Examples, lot: Any = None
+) -> list[tuple[Any, Any]]:
+    """Weights and gradients of single rows, call by call, before they are clipped."""
+    found: list[tuple[Any, Any]] = []
+
+    def recorded(gradients: Any, weights: Any, clip: float) -> Any:
+        found.append((weights, torch.cat(list(gradients), dim=1).numpy()))
+        return totals(gradients, weights, clip)
+
+    totals = rules._clipped_totals
+    with monkeypatch.context() as patched:
+        patched.setattr(rules, "_clipped_totals", recorded)
+        if lot is not None:
+            patched.setattr(rules, "poisson_sample", lambda *_: np.array(lot))
+        gradient_of(examples)
+    return found
+
+
+def test_arrays_have_the_same_shape_whoever_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that stand alone are at random places of one array, as :mod:`tacit.lots` proves."""
+    many = Examples(np.tile(FEATURES, (10, 1)), np.tile(LABELS, 10))
+    shapes, places = set(), set()
+    for size in (1, 3, 200):
+        for _ in range(5):
+            ((weights, gradients),) = of_each_row(monkeypatch, many, range(size))
+            assert np.count_nonzero(weights) == size
+            shapes.add(gradients.shape)
+            places.add(tuple(np.flatnonzero(weights)))
+    assert len(shapes) == 1
+    assert len(places) > 10
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_group_with_more_rows_changes_no_bit_of_what_others_add(
+    monkeypatch: pytest.MonkeyPatch, victim: int
+) -> None:
+    """Replaced by groups of one, three, and sixty rows, and not in the lot at all."""
+    sizes, found, shapes = [2, 1, 5, 1, 70, 3], [], set()
+    for rows in (1, 3, 60):
+        own = [*sizes[:victim], rows, *sizes[victim + 1 :]]
+        groups = np.repeat(np.arange(6), own)
+        features = np.concatenate(
+            [
+                np.random.default_rng((unit, unit == victim and size)).normal(size=(size, 4))
+                for unit, size in enumerate(own)
+            ]
+        ).astype(np.float32)
+        examples = Examples(features, groups % 2, groups)
+        others = [unit for unit in range(6) if unit != victim]
+        for lot in (range(6), others):
+            parts = of_each_row(monkeypatch, examples, lot)
+            shapes |= {gradients.shape for _, gradients in parts}
+            found.append(
+                sorted(
+                    gradient.tobytes()
+                    for weights, gradients in parts
+                    for weight, gradient in zip(weights, gradients, strict=True)
+                    if weight > 0
+                )
+            )
+            if victim not in lot:
+                expected = sum(own) - rows
+                assert len(found[-1]) == expected
+    assert len(shapes) == 1
+    without = set(found[1])
+    assert all(without <= set(one) for one in found)
+    assert found[1] == found[3] == found[5]
 
 
 def test_records_are_drawn_by_group(monkeypatch: pytest.MonkeyPatch) -> None:

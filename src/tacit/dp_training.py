@@ -41,6 +41,8 @@ _START_STEPS = 2.0**20
 """Weights at random begin as whole numbers of this fraction of a deviation."""
 _AT_ONCE = 2**20
 """How many random numbers are drawn at once, at most, for the steps ahead."""
+_ROWS_AT_ONCE = 4096
+"""How many rows are of double precision at once, about."""
 
 
 class Chance(Protocol):
@@ -58,7 +60,10 @@ class Chance(Protocol):
     def placed(
         self, units: Units, lots: Sequence[IntArray], rate: float
     ) -> tuple[IntArray, FloatArray]:
-        """Rows and their weights, of lots whose number of rows is a matter of chance."""
+        """Rows and their weights, of lots whose number of rows is a matter of chance.
+
+        As (lots, blocks, places): every block is computed by itself (:mod:`tacit.lots`).
+        """
 
 
 class Secret:
@@ -187,15 +192,19 @@ class Models:
         return np.asarray(len(examples) - self.right(examples).sum(axis=1), dtype=np.int64)
 
     def right(self, examples: Examples, chunk: int = 4096) -> npt.NDArray[np.bool_]:
-        """Which examples every model gets right: (runs, examples)."""
+        """Which examples every model gets right: (runs, examples).
+
+        For neighbouring data, the answers about all other units are the same: their rows are
+        computed in arrays of the same shape, at the same places (:mod:`tacit.lots`).
+        """
         flat = examples.flat()
         found = np.zeros((len(self.layers[0]), len(flat)), dtype=np.bool_)
         with np.errstate(all="ignore"):  # a model that diverged is wrong, not an error
-            for begin in range(0, len(flat), chunk):
-                rows = _with_one(flat.features[begin : begin + chunk])
-                scores, _ = _forward(self.layers, rows[None])
-                guess = scores.argmax(2) if scores.shape[2] > 1 else scores[:, :, 0] > 0
-                found[:, begin : begin + chunk] = guess == flat.labels[begin : begin + chunk]
+            for rows in Units(flat).every_row(chunk):
+                scores, _ = _forward(self.layers, _with_one(flat.features[rows])[None])
+                guess = scores.argmax(-1) if scores.shape[-1] > 1 else scores[..., 0] > 0
+                there = rows >= 0
+                found[:, rows[there]] = (guess == flat.labels[rows])[:, there]
         return found
 
 
@@ -217,7 +226,7 @@ def train(
     """
     flat = examples.flat()
     features, units = _with_one(flat.features), Units(flat)
-    squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
+    squares = _row_squares(features)
     if not 1 <= recipe.lot <= len(units):
         raise ValueError(
             f"lot is {recipe.lot}; allowed is 1 to the number of examples, {len(units)}, where "
@@ -235,7 +244,7 @@ def train(
         for name in ("noise", "clip")
     )
     parameters = sum(math.prod(layer.shape[1:]) for layer in layers)
-    check_sum(clip, len(flat), parameters)
+    check_sum(clip, len(units), parameters)
     grid = grid_step(clip, parameters)
     unit = (2.0 if recipe.sampling == FIXED else 1.0) * charged_sensitivity(clip, parameters)
     epoch = max(1, len(units) // recipe.lot)
@@ -247,7 +256,7 @@ def train(
             lots = _Lots(
                 features.take(rows, axis=0), flat.labels.take(rows), squares.take(rows), weights
             )
-            sums = _clipped_sums(recipe, layers, lots, clip[:, :, 0])
+            sums = _clipped_sums(recipe, layers, lots, clip)
             for layer, total, own, added in zip(layers, sums, moments, noises, strict=True):
                 noisy = snapped(total, grid)
                 noisy += added
@@ -283,7 +292,7 @@ def _start(sizes: Sequence[int], runs: int, chance: Chance) -> Models:
 
 @dataclass(frozen=True)
 class _Lots:
-    """What every run has drawn for a step."""
+    """What every run has drawn for a step: arrays begin with (runs, blocks, places)."""
 
     rows: Numbers
     labels: IntArray
@@ -320,7 +329,10 @@ def _lots(
     if recipe.sampling == FIXED:
         drawn = chance.lots(steps * runs, len(units), recipe.lot)
         for same in drawn.reshape(steps, runs, recipe.lot):
-            yield chance.placed(units, list(same), rate) if units.grouped else (same, None)
+            if units.grouped:
+                yield chance.placed(units, list(same), rate)
+            else:
+                yield same[:, None], None
         return
     for _ in range(steps):
         lots = [chance.some(len(units), rate) for _ in range(runs)]
@@ -328,11 +340,14 @@ def _lots(
 
 
 def _forward(layers: Sequence[Numbers], rows: Numbers) -> tuple[Numbers, list[Numbers]]:
-    """The scores, and what went into every layer."""
+    """The scores, and what went into every layer; rows are (runs, blocks, places, inputs).
+
+    Every block is a matrix product of its own.
+    """
     into = [rows]
     for layer in layers[:-1]:
-        into.append(_with_one(np.maximum(into[-1] @ layer.transpose(0, 2, 1), 0)))
-    return into[-1] @ layers[-1].transpose(0, 2, 1), into
+        into.append(_with_one(np.maximum(into[-1] @ layer.transpose(0, 2, 1)[:, None], 0)))
+    return into[-1] @ layers[-1].transpose(0, 2, 1)[:, None], into
 
 
 def _clipped_sums(
@@ -345,7 +360,7 @@ def _clipped_sums(
     scores, into = _forward(layers, lots.rows)
     back = [_slope(recipe.loss, scores, lots.labels)]
     for layer, inner in zip(reversed(layers[1:]), reversed(into[1:]), strict=True):
-        back.insert(0, (back[0] @ layer[:, :, :-1]) * (inner[:, :, :-1] > 0))
+        back.insert(0, (back[0] @ layer[:, None, :, :-1]) * (inner[..., :-1] > 0))
     wide_into, wide_back = ([part.astype(np.float64) for part in parts] for parts in (into, back))
     squares = lots.squares * _squares(wide_back[0])
     for a, d in zip(wide_into[1:], wide_back[1:], strict=True):
@@ -357,36 +372,47 @@ def _clipped_sums(
     if not known.all():  # an example whose gradient has no norm stays out
         scale = np.where(known, scale, 0.0)
         wide_into, wide_back = (
-            [np.where(known[:, :, None], part, 0.0) for part in parts]
+            [np.where(known[..., None], part, 0.0) for part in parts]
             for parts in (wide_into, wide_back)
         )
     return [
-        (d * scale[:, :, None]).transpose(0, 2, 1) @ a
+        _blocks_joined(d * scale[..., None]).transpose(0, 2, 1) @ _blocks_joined(a)
         for a, d in zip(wide_into, wide_back, strict=True)
     ]
 
 
+def _blocks_joined(rows: FloatArray) -> FloatArray:
+    """For a sum over all rows, whose order does not matter in double precision."""
+    return rows.reshape(len(rows), -1, rows.shape[-1])
+
+
+def _row_squares(features: Numbers) -> FloatArray:
+    """The squared norm of every row, the same to the last bit wherever the row stands."""
+    parts = np.array_split(features, -(-len(features) // _ROWS_AT_ONCE) or 1)
+    return np.concatenate([_squares(part.astype(np.float64)) for part in parts])
+
+
 def _squares(rows: FloatArray) -> FloatArray:
     """The squared norm of every row."""
-    return np.asarray(np.einsum("rij,rij->ri", rows, rows))
+    return np.asarray(np.einsum("...j,...j->...", rows, rows))
 
 
 def _slope(loss: str, scores: Numbers, labels: IntArray) -> Numbers:
     """The derivative of every example's loss by its scores."""
-    outputs = scores.shape[2]
+    outputs = scores.shape[-1]
     if outputs == 1:
-        known = labels[:, :, None].astype(np.float32)
+        known = labels[..., None].astype(np.float32)
         if loss == "logistic":
             return np.asarray(1 / (1 + np.exp(-scores)) - known)
         sign = 2 * known - 1
         return np.asarray(np.where(sign * scores < 1, -sign, np.float32(0)))
     known = np.eye(outputs, dtype=np.float32)[labels]
     if loss == "logistic":
-        odds = np.exp(scores - scores.max(axis=2, keepdims=True))
-        return np.asarray(odds / odds.sum(axis=2, keepdims=True) - known)
-    own = np.take_along_axis(scores, labels[:, :, None], axis=2)
+        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=-1, keepdims=True) - known)
+    own = np.take_along_axis(scores, labels[..., None], axis=-1)
     over = (scores - own + 1 > 0) * (1 - known)
-    return np.asarray(over - known * over.sum(axis=2, keepdims=True))
+    return np.asarray(over - known * over.sum(axis=-1, keepdims=True))
 
 
 def _adam(moments: tuple[Numbers, Numbers], slope: Numbers, step: int) -> Numbers:

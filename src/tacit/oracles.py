@@ -234,6 +234,9 @@ class OutputPerturbation:
     normal on it (:mod:`tacit.privacy.clipped_sum`), so epsilon is the exact one of a Gaussian on
     the charged sensitivity. The regularisation is rounded to one of :data:`LEVELS` values, which
     are all trained at once.
+
+    This measures how well the method does, and nothing of it is released: noise is of single
+    precision, from a seed (:class:`tacit.dp_training.Seeded`).
     """
 
     examples: Examples = field(repr=False)

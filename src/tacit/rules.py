@@ -239,34 +239,32 @@ class _Model:
         """A private gradient of some of the parameters, or of all.
 
         *Proof.* Norms, scales and sums are of double precision, as
-        :mod:`tacit.privacy.clipped_sum` asks for, so the snapped sum moves by at most the charged
-        sensitivity when a unit comes or goes; the rest is post-processing.
+        :mod:`tacit.privacy.clipped_sum` asks for, and blocks of rows are computed one by one, as
+        :mod:`tacit.lots` asks for; so the snapped sum moves by at most the charged sensitivity when
+        a unit comes or goes. The rest is post-processing.
         """
         torch = import_torch()
         free = {name: parameters[name] for name in moved or parameters}
         held = {name: one for name, one in parameters.items() if name not in free}
         count = sum(tensor.numel() for tensor in free.values())
-        check_sum(rule.clip, len(self.labels), count)
+        check_sum(rule.clip, len(self.units), count)
         grid = grid_step(rule.clip, count)
         unit = charged_sensitivity(rule.clip, count)
         lot = poisson_sample(len(self.units), rule.rate)
-        (rows,), (weights,) = scattered(self.units, [lot], rule.rate)
+        (blocks,), (weights,) = scattered(self.units, [lot], rule.rate)
         sums = {name: np.zeros(tensor.shape) for name, tensor in free.items()}
-        if len(lot):
-            each = torch.func.vmap(
-                torch.func.grad(
-                    lambda own, feature, label: self.loss(
-                        {**held, **own}, feature[None], label[None]
-                    )
-                ),
-                in_dims=(None, 0, 0),
-                randomness="different",
-            )(free, self.features[rows], self.labels[rows])
-            totals = _clipped_totals([one.flatten(1) for one in each.values()], weights, rule.clip)
-            sums = {
-                name: total.reshape(free[name].shape).numpy()
-                for name, total in zip(each, totals, strict=True)
-            }
+        gradients = torch.func.vmap(
+            torch.func.grad(
+                lambda own, feature, label: self.loss({**held, **own}, feature[None], label[None])
+            ),
+            in_dims=(None, 0, 0),
+            randomness="different",
+        )
+        for rows, own in zip(blocks, weights, strict=True) if len(lot) else ():
+            each = gradients(free, self.features[rows], self.labels[rows])
+            totals = _clipped_totals([one.flatten(1) for one in each.values()], own, rule.clip)
+            for name, one in zip(each, totals, strict=True):
+                sums[name] += one.reshape(free[name].shape).numpy()
         found = {}
         for name, total in sums.items():
             noisy = snapped(total, grid) + rounded_normal(rule.noise * unit / grid, total.shape)
@@ -286,7 +284,8 @@ def _clipped_totals(
     some = max(1, _AT_ONCE // sum(map(len, totals)))
     for rows in torch.split(torch.from_numpy(np.flatnonzero(weights)), some):
         wide = [one[rows].double() for one in gradients]
-        squares = sum(torch.linalg.vecdot(one, one) for one in wide)
+        # not by torch, whose sums may be split over threads by how many rows there are
+        squares = sum(torch.from_numpy(np.einsum("ij,ij->i", one, one)) for one in wide)
         scale = clip / squares.clamp(min=clip**2).sqrt() * torch.from_numpy(weights)[rows]
         known = squares.isfinite()
         if not known.all():  # a record whose gradient has no norm stays out

@@ -57,12 +57,12 @@ def test_no_record_moves_a_snapped_sum_by_more_than_is_charged(
     step = grid_step(clip, parameters)
 
     def sum_of(rows: Any) -> Any:
-        own = dp_training._with_one(features[rows])[None]
+        own = dp_training._with_one(features[rows])[None, None]
         squares = dp_training._squares(own.astype(np.float64))
-        lots = dp_training._Lots(own, labels[rows][None], squares, None)
+        lots = dp_training._Lots(own, labels[rows][None, None], squares, None)
         with np.errstate(all="ignore"):
             sums = dp_training._clipped_sums(
-                Recipe(hidden), start.layers, lots, np.full((1, 1), clip)
+                Recipe(hidden), start.layers, lots, np.full((1, 1, 1), clip)
             )
         return np.concatenate([snapped(part, step).ravel() for part in sums]) * step
 
@@ -74,7 +74,7 @@ def test_no_record_moves_a_snapped_sum_by_more_than_is_charged(
 
 
 @pytest.mark.parametrize(
-    ("clip", "rows", "parameters", "match"),
+    ("clip", "units", "parameters", "match"),
     [
         (0.0, 10, 10, r"allowed is a number from 2\^-60 to 2\^60"),
         (math.nan, 10, 10, r"allowed is a number from 2\^-60 to 2\^60"),
@@ -84,8 +84,8 @@ def test_no_record_moves_a_snapped_sum_by_more_than_is_charged(
     ],
 )
 def test_what_the_proof_does_not_cover_is_refused(
-    clip: float, rows: int, parameters: int, match: str
+    clip: float, units: int, parameters: int, match: str
 ) -> None:
     check_sum(1.0, MOST_ROWS, MOST_PARAMETERS)
     with pytest.raises(ValueError, match=match):
-        check_sum(clip, rows, parameters)
+        check_sum(clip, units, parameters)

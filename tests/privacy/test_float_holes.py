@@ -96,9 +96,13 @@ def audited(mechanism: Released, attack: Attack) -> float:
 
 
 def test_single_precision_noise_has_holes_through_which_the_label_is_seen() -> None:
+    """No result with label 0 is in a hole, and 9.9 % of those with label 1 are.
+
+    From 8.9 % on, the bound is above 4.5; it is below with a probability of about one in a million.
+    """
     assert fixed_epsilon(1, 1, NOISE, 1, DELTA) == pytest.approx(0.375, abs=0.001)
     assert pytest.approx(0.341, abs=0.001) == CLAIMED
-    assert audited(with_float_noise, in_a_hole) > 2
+    assert audited(with_float_noise, in_a_hole) > 4.5
 
 
 @pytest.mark.parametrize("attack", [in_a_hole, on_a_shifted_grid])

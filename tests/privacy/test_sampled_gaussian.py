@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
 from tacit.privacy.accounting import RDP_ORDERS, ideal_epsilon, privacy_loss, spent
@@ -90,6 +91,10 @@ def test_replacing_costs_more_than_adding_or_removing() -> None:
     event = SampledGaussian(0.01, 1.0, 1000)
     assert spent(event, DELTA).epsilon == pytest.approx(2.843, abs=0.002)
     assert (spent(event, DELTA).unit, spent(event, DELTA).relation) == ("record", "replace-one")
+    added = privacy_loss_distribution.from_gaussian_mechanism(
+        1.0, sampling_prob=0.01, value_discretization_interval=1e-3
+    )
+    assert added.self_compose(1000).get_epsilon_for_delta(DELTA) == pytest.approx(1.83, abs=0.01)
 
 
 @pytest.mark.parametrize(

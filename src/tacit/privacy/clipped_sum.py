@@ -16,8 +16,9 @@ function of the row and the weights alone (:mod:`tacit.lots` says why), times th
    factor of ``1 +- 2^-21``. Hence a contribution has norm at most ``w C (1 + 2^-21)``, and all rows
    of a group together at most ``C (1 + 2^-21)``, by the triangle inequality. What has no finite
    norm contributes nothing.
-2. *Sums.* An entry is a sum of ``n <= 2^20`` products in some order, each rounded at most twice:
-   it errs by at most ``(n + 2) 2^-53`` times the sum of their absolute values, to first order. So
+2. *Sums.* An entry is a sum of ``n <= 2^20`` products in some order (of each of ``u`` groups, at
+   most the first ``2^20 / u`` rows are used), each rounded at most twice: it errs by at most
+   ``(n + 2) 2^-53`` times the sum of their absolute values, to first order. So
    the whole sum errs by at most ``n (n + 2) 2^-53 C``, which is below ``1.01 * 2^-13 C``.
    Nothing over- or underflows, since ``C`` is between ``2^-60`` and ``2^60``.
 3. *Snapping.* Dividing by a power of two is exact; rounding moves an entry by at most ``g / 2``.
@@ -73,15 +74,20 @@ def snapped(total: FloatArray, step: FloatArray) -> FloatArray:
     return np.asarray(np.rint(steps, out=steps))
 
 
-def check_sum(clips: npt.ArrayLike, rows: int, parameters: int) -> None:
-    """Refuse sums for which the proof above does not hold."""
+def check_sum(clips: npt.ArrayLike, units: int, parameters: int) -> None:
+    """Refuse sums for which the proof above does not hold.
+
+    A unit is a row or a group of rows. How many rows a group has is not public, and decides nothing
+    here.
+    """
     for clip in np.ravel(clips):
         if not _SMALLEST_CLIP <= clip <= _LARGEST_CLIP:
             raise ValueError(f"clip is {float(clip)!r}; allowed is a number from 2^-60 to 2^60")
-    if rows > MOST_ROWS:
+    if units > MOST_ROWS:
         raise ValueError(
-            f"private training has {rows} rows; allowed is up to {MOST_ROWS}, for which the "
-            "rounding of sums is known to be harmless; train on fewer rows"
+            f"private training has {units} records, where rows that belong together count once; "
+            f"allowed is up to {MOST_ROWS}, for which the rounding of sums is known to be "
+            "harmless; train on fewer"
         )
     if parameters > MOST_PARAMETERS:
         raise ValueError(
