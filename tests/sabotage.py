@@ -491,6 +491,11 @@ def endless_pricing() -> None:
         setattr(module, name, float("inf"))
 
 
+def fine_grids_for_steps() -> None:
+    """Places of the grid of a step of DP-SGD count for nothing."""
+    setattr(events, "_ENTRIES_PER_PLACE", 0)  # noqa: B010
+
+
 def unlocked_folder() -> None:
     """Others may write to a member's folder."""
     setattr(membership, "exposures", lambda _folder: [])  # noqa: B010
@@ -1279,6 +1284,11 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             endless_pricing,
             "test_small_questions.py::"
             "test_a_question_is_refused_or_priced_with_little_work[many ranks, much noise]",
+        ),
+        (
+            fine_grids_for_steps,
+            "test_small_questions.py::"
+            "test_a_question_in_clear_is_refused_or_priced_with_little_work[rare and large]",
         ),
         (
             ring_unchecked,

@@ -232,7 +232,7 @@ class Endpoint:
             self.ledger.check(mechanism.event, "answer")
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
-        except (ValueError, OverflowError) as error:
+        except (ValueError, ArithmeticError) as error:
             raise Refused(f"the question cannot be priced: {error}") from None
         return mechanism
 
@@ -309,9 +309,12 @@ class Endpoint:
             if isinstance(query, LocalTraining) and self.record_level:
                 event = query.event
             self.ledger.charge(event, "answer in clear", run=message.session.hex())
-            return encode(query.answer(self.client))
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
+        except (ValueError, ArithmeticError) as error:
+            raise Refused(f"the question cannot be priced: {error}") from None
+        try:
+            return encode(query.answer(self.client))
         except NothingToSay:
             raise Refused("nothing to say") from None
 
