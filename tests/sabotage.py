@@ -447,7 +447,11 @@ def short_seed() -> None:
 
 def noise_left_out() -> None:
     """Clients send their answers as they are."""
-    setattr(mechanisms.SkellamMechanism, "perturb", lambda _self, answer: answer)  # noqa: B010
+
+    def silent(self: mechanisms.SkellamMechanism) -> mechanisms.NoiseShare:
+        return mechanisms.NoiseShare(self.bound, np.zeros(self.bound.length, np.int64))
+
+    setattr(mechanisms.SkellamMechanism, "draw", silent)  # noqa: B010
 
 
 def unchecked_keys() -> None:
@@ -483,6 +487,24 @@ def unasked_deadline() -> None:
 def evaluation_in_the_process() -> None:
     """The client's code runs where the reply is made."""
     setattr(endpoint, "evaluated", lambda evaluate, _until, _length: evaluate())  # noqa: B010
+
+
+def noise_after_the_evaluation() -> None:
+    """Noise is drawn when the answer is there, or is known not to come."""
+
+    class Late(mechanisms.NoiseShare):
+        def __init__(self, mechanism: mechanisms.Mechanism) -> None:
+            self.mechanism = mechanism
+
+        def added_to(self, answer: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return self.mechanism.draw().added_to(answer)
+
+    setattr(endpoint.Endpoint, "_drawn", lambda _self, mechanism: Late(mechanism))  # noqa: B010
+
+
+def unfinished_answers() -> None:
+    """What is left to do is begun at once by those that answered, and late by the others."""
+    setattr(endpoint, "_wait", lambda _until: None)  # noqa: B010
 
 
 def endless_pricing() -> None:
@@ -884,7 +906,7 @@ def front_charged_once_for_an_audit() -> None:
 
 def masked_without_noise() -> None:
     """Clients add no noise where a whole federation asks; alone, the mechanism is right."""
-    setattr(endpoint.Endpoint, "_noisy_answer", sums.Curious._noisy_answer)  # noqa: B010
+    setattr(endpoint.Endpoint, "_drawn", sums.Curious._drawn)  # noqa: B010
 
 
 def forgotten_charge() -> None:
@@ -1250,6 +1272,14 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             evaluation_in_the_process,
             "test_punctual.py::test_the_reply_does_not_wait_for_code_that_holds_the_interpreter",
+        ),
+        (
+            noise_after_the_evaluation,
+            "test_punctual.py::test_an_answer_that_does_not_come_makes_no_reply_later",
+        ),
+        (
+            unfinished_answers,
+            "test_punctual.py::test_what_follows_an_evaluation_begins_at_the_same_time",
         ),
         (
             unbound_masks,
