@@ -1275,7 +1275,7 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         ),
         (
             noise_after_the_evaluation,
-            "test_punctual.py::test_an_answer_that_does_not_come_makes_no_reply_later",
+            "test_punctual.py::test_nothing_is_drawn_after_the_evaluation[at_once]",
         ),
         (
             unfinished_answers,
