@@ -552,7 +552,11 @@ def short_seed() -> None:
 
 def noise_left_out() -> None:
     """Clients send their answers as they are."""
-    setattr(mechanisms.SkellamMechanism, "perturb", lambda _self, answer: answer)  # noqa: B010
+
+    def silent(self: mechanisms.SkellamMechanism) -> mechanisms.NoiseShare:
+        return mechanisms.NoiseShare(self.bound, np.zeros(self.bound.length, np.int64))
+
+    setattr(mechanisms.SkellamMechanism, "draw", silent)  # noqa: B010
 
 
 def unchecked_keys() -> None:
@@ -590,10 +594,33 @@ def evaluation_in_the_process() -> None:
     setattr(endpoint, "evaluated", lambda evaluate, _until, _length: evaluate())  # noqa: B010
 
 
+def noise_after_the_evaluation() -> None:
+    """Noise is drawn when the answer is there, or is known not to come."""
+
+    class Late(mechanisms.NoiseShare):
+        def __init__(self, mechanism: mechanisms.Mechanism) -> None:
+            self.mechanism = mechanism
+
+        def added_to(self, answer: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return self.mechanism.draw().added_to(answer)
+
+    setattr(endpoint.Endpoint, "_drawn", lambda _self, mechanism: Late(mechanism))  # noqa: B010
+
+
+def unfinished_answers() -> None:
+    """What is left to do is begun at once by those that answered, and late by the others."""
+    setattr(endpoint, "_wait", lambda _until: None)  # noqa: B010
+
+
 def endless_pricing() -> None:
     """Whatever is asked is priced, however long that takes."""
     for module, name in ((accounting, "MOST_WORK"), (events, "MOST_DISTANCES")):
         setattr(module, name, float("inf"))
+
+
+def fine_grids_for_steps() -> None:
+    """Places of the grid of a step of DP-SGD count for nothing."""
+    setattr(events, "_ENTRIES_PER_PLACE", 0)  # noqa: B010
 
 
 def unlocked_folder() -> None:
@@ -1025,7 +1052,7 @@ def front_charged_once_for_an_audit() -> None:
 
 def masked_without_noise() -> None:
     """Clients add no noise where a whole federation asks; alone, the mechanism is right."""
-    setattr(endpoint.Endpoint, "_noisy_answer", sums.Curious._noisy_answer)  # noqa: B010
+    setattr(endpoint.Endpoint, "_drawn", sums.Curious._drawn)  # noqa: B010
 
 
 def forgotten_charge() -> None:
@@ -1494,6 +1521,14 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_punctual.py::test_the_reply_does_not_wait_for_code_that_holds_the_interpreter",
         ),
         (
+            noise_after_the_evaluation,
+            "test_punctual.py::test_nothing_is_drawn_after_the_evaluation[at_once]",
+        ),
+        (
+            unfinished_answers,
+            "test_punctual.py::test_what_follows_an_evaluation_begins_at_the_same_time",
+        ),
+        (
             unbound_masks,
             "secure/test_hostile.py::test_a_copied_key_takes_no_mask_off_anybody"
             "[3-1-plus_a_point_of_order_two]",
@@ -1526,6 +1561,11 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             endless_pricing,
             "test_small_questions.py::"
             "test_a_question_is_refused_or_priced_with_little_work[many ranks, much noise]",
+        ),
+        (
+            fine_grids_for_steps,
+            "test_small_questions.py::"
+            "test_a_question_in_clear_is_refused_or_priced_with_little_work[rare and large]",
         ),
         (
             ring_unchecked,

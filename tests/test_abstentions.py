@@ -25,7 +25,7 @@ from tacit.plan import load_plan, participation_of, settled
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import BordaVotes, TopVotes, WithAbstentions
 from tacit.privacy.events import compose, releases
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare, Participation, SkellamMechanism
 from tacit.privacy.skellam import IntArray
 from tacit.query import Ballot
 from tacit.result import MostAbstained, Result
@@ -206,13 +206,13 @@ def test_what_is_charged_is_the_release_of_the_whole_vector() -> None:
 def noised(monkeypatch: pytest.MonkeyPatch) -> list[IntArray]:
     """Every answer to which noise is added from now on."""
     found: list[IntArray] = []
-    real = SkellamMechanism.perturb
+    real = NoiseShare.added_to
 
-    def watched(self: SkellamMechanism, answer: IntArray) -> IntArray:
+    def watched(self: NoiseShare, answer: IntArray) -> IntArray:
         found.append(answer)
         return real(self, answer)
 
-    monkeypatch.setattr(SkellamMechanism, "perturb", watched)
+    monkeypatch.setattr(NoiseShare, "added_to", watched)
     return found
 
 

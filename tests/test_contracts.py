@@ -35,7 +35,13 @@ from tacit.privacy.bounds import (
 )
 from tacit.privacy.events import RECORD, Event, Unprotected, compose, covers
 from tacit.privacy.ledger import BudgetExceeded, Ledger
-from tacit.privacy.mechanisms import OutOfBounds, Participation, SkellamMechanism, mechanism_of
+from tacit.privacy.mechanisms import (
+    NoiseShare,
+    OutOfBounds,
+    Participation,
+    SkellamMechanism,
+    mechanism_of,
+)
 from tacit.privacy.selection import Runs
 from tacit.query import LocalTraining, LocalValidation
 from tacit.rules import Bilevel
@@ -330,7 +336,7 @@ def test_masks_change_no_private_tuners_answer(
     tuner: Tuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without noise, rounding and lots, which are drawn anew, the same clients give the same."""
-    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    monkeypatch.setattr(NoiseShare, "added_to", lambda _self, answer: answer)
     for module in (updates, rewards):
         monkeypatch.setattr(module, "rounded", lambda vector, _norm: np.trunc(vector).astype(int))
     monkeypatch.setattr("tacit.rewards.secrets.randbelow", lambda limit: limit // 3)

@@ -18,7 +18,7 @@ from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
 from tacit.privacy.ledger import BudgetExceeded
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare, Participation, SkellamMechanism
 from tacit.query import Ballot, InClear, LocalTraining
 from tacit.secure.opening import upload_bytes
 from tacit.secure.protocol import Refused, TooFewClients
@@ -215,15 +215,15 @@ def test_a_client_that_cannot_answer_abstains_unnoticed(broken: object) -> None:
 
 def test_an_abstention_is_a_valid_ballot_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     noised: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    real = SkellamMechanism.perturb
+    real = NoiseShare.added_to
 
     def watched(
-        self: SkellamMechanism, answer: np.ndarray[tuple[int], np.dtype[np.int64]]
+        self: NoiseShare, answer: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         noised.append(answer)
         return real(self, answer)
 
-    monkeypatch.setattr(SkellamMechanism, "perturb", watched)
+    monkeypatch.setattr(NoiseShare, "added_to", watched)
     endpoint = channel(federation([FunctionClient(failing)] * 5)).endpoints[0]
     for _ in range(50):
         endpoint.handle(b"", request())

@@ -20,8 +20,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.privacy.skellam import IntArray
+from tacit import endpoint
+from tacit.endpoint import Endpoint
+from tacit.privacy.bounds import TopVotes
+from tacit.privacy.mechanisms import NoiseShare, OutOfBounds
+from tacit.privacy.skellam import IntArray, SamplingTable
 from tacit.punctual import Unanswered, evaluated
+from tacit.secure.protocol import Refused
 from tacit.space import Config
 from tacit.task import FunctionClient
 from tests.federations import channel, federation, likes
@@ -55,15 +60,116 @@ def test_the_reply_does_not_wait_for_code_that_holds_the_interpreter(tmp_path: P
             finished.touch()
         return float(config["x"])
 
-    endpoint = channel(federation([likes(0.5)] * 5)).endpoints[0]
     reasons: list[Exception] = []
-    endpoint = replace(
-        endpoint, client=FunctionClient(slow), punctual=True, on_abstention=reasons.append
-    )
-    _, reply = endpoint.handle(b"", request(deadline=DEADLINE))
+    one = replace(alone(slow), on_abstention=reasons.append)
+    _, reply = one.handle(b"", request(deadline=DEADLINE))
     assert reply
     assert not finished.exists(), "the reply left after the client's code had ended"
     assert [type(reason) for reason in reasons] == [TimeoutError]
+
+
+def alone(score: Callable[[Config], float]) -> Endpoint:
+    """An endpoint that answers on time."""
+    one = channel(federation([likes(0.5)] * 5)).endpoints[0]
+    return replace(one, client=FunctionClient(score), punctual=True)
+
+
+def at_once(config: Config) -> float:
+    return float(config["x"])
+
+
+def never(_config: Config) -> float:
+    time.sleep(LATER)
+    return 0.0
+
+
+@pytest.fixture
+def slow_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing noise takes nearly half of the deadline, as it does for a large model."""
+    real = SamplingTable.draw
+
+    def draw(self: SamplingTable, count: int) -> IntArray:
+        time.sleep(0.45 * DEADLINE)
+        return real(self, count)
+
+    monkeypatch.setattr(SamplingTable, "draw", draw)
+
+
+def seconds(score: Callable[[Config], float], number: int) -> float:
+    one, begun = alone(score), time.monotonic()
+    one.handle(b"", request(session=bytes([number]), deadline=DEADLINE))
+    return time.monotonic() - begun
+
+
+@pytest.mark.usefixtures("slow_noise")
+def test_an_answer_that_does_not_come_makes_no_reply_later() -> None:
+    """It came a third of the deadline later when noise was drawn after the evaluation.
+
+    The least of some times, which a busy machine does not lengthen.
+    """
+    early, late = (min(seconds(score, n) for n in range(4)) for score in (at_once, never))
+    assert late < 1.15 * early
+
+
+@pytest.mark.parametrize("score", [at_once, never])
+def test_nothing_is_drawn_after_the_evaluation(
+    score: Callable[[Config], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    draw = SamplingTable.draw
+
+    def drawn(self: SamplingTable, count: int) -> IntArray:
+        done.append("noise")
+        return draw(self, count)
+
+    def evaluated_here(code: Callable[[], IntArray], until: float, length: int) -> IntArray:
+        done.append("evaluation")
+        return evaluated(code, until, length)
+
+    monkeypatch.setattr(SamplingTable, "draw", drawn)
+    monkeypatch.setattr(endpoint, "evaluated", evaluated_here)
+    seconds(score, 0)
+    assert done == ["noise", "evaluation"]
+
+
+def test_what_follows_an_evaluation_begins_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Signing and packing is the same work at the same time, whether there was an answer or not."""
+    began: list[float] = []
+    real = NoiseShare.added_to
+
+    def added_to(self: NoiseShare, answer: IntArray) -> IntArray:
+        began.append(time.monotonic())
+        return real(self, answer)
+
+    monkeypatch.setattr(NoiseShare, "added_to", added_to)
+    shares = []
+    for score in (at_once, never):
+        found = []
+        for number in range(4):
+            begun = time.monotonic()
+            seconds(score, number)
+            found.append(began[-1] - begun)
+        shares.append(min(found))
+    early, late = shares
+    assert early == pytest.approx(late, rel=0.15)
+
+
+@pytest.mark.usefixtures("slow_noise")
+def test_a_deadline_that_is_too_short_for_noise_and_keys_is_refused() -> None:
+    with pytest.raises(Refused, match=r"needs more than .* s for noise and keys .*: set a longer"):
+        alone(at_once).handle(b"", request(deadline=DEADLINE / 4))
+
+
+def test_noise_protects_one_answer() -> None:
+    share = NoiseShare(TopVotes(3, 1), ANSWER)
+    vote = np.array([0, 1, 0])
+    with pytest.raises(OutOfBounds):
+        share.added_to(np.array([2, 2, 2]))
+    assert share.added_to(vote).tolist() == [0, 2, 2]
+    with pytest.raises(RuntimeError, match="draw new noise"):
+        share.added_to(vote)
 
 
 def children() -> set[str]:
@@ -293,6 +399,6 @@ def test_without_a_deadline_the_code_runs_here() -> None:
         seen.append(os.getpid())
         return float(config["x"])
 
-    endpoint = channel(federation([FunctionClient(score)] * 5)).endpoints[0]
-    endpoint.handle(b"", request(deadline=math.inf))
+    one = channel(federation([FunctionClient(score)] * 5)).endpoints[0]
+    one.handle(b"", request(deadline=math.inf))
     assert set(seen) == {os.getpid()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,15 +14,17 @@ import pytest
 
 from tacit.arrays import Array
 from tacit.combining import CellCounts, ClusterSums, Kept, LocalBest, LossSums, SurfaceSums
-from tacit.endpoint import SESSION_BYTES, VERSION, AskSum, Endpoint, encode
+from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Endpoint, encode
 from tacit.local_search import LocalSearch
-from tacit.privacy import events, losses
-from tacit.privacy.accounting import Budget, TooLargeToPrice, _spent, calibrate, spent
+from tacit.privacy import events, losses, sampled_gaussian
+from tacit.privacy.accounting import Budget, _spent, calibrate, ideal_epsilon, spent
 from tacit.privacy.bounds import BordaVotes
 from tacit.privacy.events import Composed, SampledGaussian, SkellamRelease
 from tacit.privacy.ledger import Ledger
-from tacit.query import Ballot, Sums
+from tacit.privacy.losses import TooLargeToPrice
+from tacit.query import Ballot, LocalTraining, Sums
 from tacit.rewards import Rewards, SampledLoss, SampledUpdate
+from tacit.rules import DpSgd
 from tacit.secure.protocol import Refused
 from tacit.space import Choice, Config, Float, Int, Space
 from tacit.updates import PrivateUpdate
@@ -94,6 +97,21 @@ QUESTIONS: dict[str, tuple[Sums, float]] = {
 }
 
 
+TRAININGS = {
+    "rare": (0.001, 1.0, 100),
+    "rare and large": (0.001, 0.5, 1),
+    "rare, many steps": (0.001, 0.7, 1000),
+    "rarer": (1e-4, 0.5, 10),
+    "rarer, little noise": (1e-5, 0.4, 1),
+    "rarest": (1e-9, 0.2, 1),
+    "rarest, much noise, many steps": (1e-9, 50.0, 10**6),
+    "rarest, most steps": (1e-9, 1.0, 10**9),
+    "most steps": (1.0, 1.0, 10**9),
+    "next to no noise": (0.5, 1e-9, 1),
+    "next to no information": (1e-9, 1e9, 1),
+}
+"""Rate, noise and steps of DP-SGD."""
+
 MOST = 100
 """Ballots like the reference: the work that pricing one question may take."""
 
@@ -110,6 +128,8 @@ class Meter:
         self._count(monkeypatch, events, "log_pmf", lambda _variance, furthest: furthest)
         events._coordinate.cache_clear()
         self._count(monkeypatch, events, "_shift_losses", lambda table, *_: 2 * len(table))
+        sampled_gaussian.replaced_pld.cache_clear()
+        self._count(monkeypatch, sampled_gaussian, "_between", lambda x, *_: 10 * len(x))
         self._count(monkeypatch, losses, "_moments", len)
         self._count(monkeypatch, losses, "_power", lambda transformed, _: 2 * len(transformed))
 
@@ -175,6 +195,44 @@ def test_a_question_is_refused_or_priced_with_little_work(
     with contextlib.suppress(Refused):
         mechanism = endpoint()._accepted(msgspec.msgpack.decode(request, type=AskSum))
         assert mechanism.bound.length <= max(100_000, len(request))
+
+
+def training(rate: float, noise: float, steps: int) -> LocalTraining:
+    return LocalTraining(({},), WEIGHTS, 1, 0, DpSgd(rate, steps, 1.0, noise, batch=8))
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_question_in_clear_is_refused_or_priced_with_little_work(
+    name: str, reference: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took up to a minute, was then refused for the budget, and could be asked again."""
+    _spent.cache_clear()
+    Meter(monkeypatch, MOST * reference)
+    ledger = Ledger.in_memory("node", Budget(1e-3, 1e-10))
+    member = replace(endpoint(), ledger=ledger, record_level=True)
+    question = AskInClear(VERSION, SESSION_BYTES * b"s", training(*TRAININGS[name]))
+    with contextlib.suppress(Refused, TypeError):  # this client scores, and trains nothing
+        member.handle(b"", encode(question))
+
+
+def test_what_cannot_be_priced_is_refused_in_clear_too() -> None:
+    member = replace(endpoint(), record_level=True)
+    for rate, noise in ((0.5, 1e-200), (1e-30, 1.0)):
+        question = AskInClear(VERSION, SESSION_BYTES * b"s", training(rate, noise, 1))
+        with pytest.raises(Refused, match="the question cannot be priced"):
+            member.handle(b"", encode(question))
+    assert not member.ledger.charges()
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.7, 1.0, 2.0, 20.0])
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.1])
+@pytest.mark.parametrize("steps", [1, 100, 10_000])
+def test_usual_trainings_are_priced_by_distributions(rate: float, noise: float, steps: int) -> None:
+    """On however coarse a grid: little work is no reason to refuse them, or to charge more."""
+    guarantee = spent(SampledGaussian(rate, noise, steps), 1e-5)
+    assert guarantee.accounting.startswith("exact")
+    bound = ideal_epsilon(SampledGaussian(rate, noise, steps), 1e-5)
+    assert guarantee.epsilon <= bound or bound > 600, "which counts as infinite"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tacit.keeping import Unreadable
 from tacit.privacy.accounting import spent
 from tacit.privacy.events import Event, Unprotected
 from tacit.privacy.ledger import BudgetExceeded, ChargedBefore, Ledger
-from tacit.privacy.mechanisms import Mechanism, Participation, mechanism_of
+from tacit.privacy.mechanisms import Mechanism, NoiseShare, Participation, check, mechanism_of
 from tacit.privacy.skellam import IntArray
 from tacit.punctual import evaluated
 from tacit.query import InClear, LocalTraining, LocalValidation, SumQuery, Sums
@@ -39,8 +39,10 @@ from tacit.task import Client, NothingToSay
 VERSION = 7
 SESSION_BYTES = 32
 LONGEST_DEADLINE = 86_400.0
-EVALUATING = 0.9
-"""Of the time until the first reply leaves: noise and keys need some too, also of who is late."""
+FINISHING = 0.1
+"""At least so much of the time until the first reply leaves is kept for what follows an evaluation,
+and at least :data:`_ALLOWANCE` times as long as that took when it was tried before."""
+_ALLOWANCE = 6.0
 
 
 class AskSum(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
@@ -130,7 +132,13 @@ class Endpoint:
     agreed to train. A client whose evaluation fails, comes too late or has nothing to say casts a
     random valid answer with the same noise, so nobody can tell; and where there is a deadline, the
     first reply leaves exactly then, whatever the evaluation does: it has a process of its own,
-    which is ended in time for noise and keys (:mod:`tacit.punctual`).
+    which is ended before (:mod:`tacit.punctual`).
+
+    *Why the first reply is not late, or late for everybody.* Noise is drawn, and everything that
+    follows the evaluation is tried on an abstention, before the evaluation begins. What follows is
+    the same work for every answer and for none, and begins at the same time, long before the
+    deadline by the measure of what the trial took. If a machine is too slow for that, its reply is
+    late by as much whatever the data. A deadline that leaves no time for it is refused.
 
     ``participation`` None takes the server's word for how many clients there are and how many may
     drop out or collude; ``least_noise`` is the least variance this client will add, in squared
@@ -177,7 +185,7 @@ class Endpoint:
             return state, kept.reply
         match message:
             case AskSum():
-                following, reply = self._begin(kept, message, request)
+                return self._begin(kept, message, request)
             case Continue():
                 following, reply = self._continue(kept, message, this)
             case Close():
@@ -186,19 +194,39 @@ class Endpoint:
                 return state, self._in_clear(message)
         return to_bytes(following), reply
 
-    def _begin(self, kept: Kept | None, asked: AskSum, request: bytes) -> tuple[Kept, bytes]:
+    def _begin(self, kept: Kept | None, asked: AskSum, request: bytes) -> tuple[bytes, bytes]:
         begun = time.monotonic()
         if kept:
             raise Refused(ASKED_BEFORE)
         mechanism = self._accepted(asked)
         self.sessions.begin(asked.session.hex())
-        until = begun + asked.deadline * (EVALUATING if self.punctual else 1.0)
-        noisy = self._noisy_answer(asked.query, mechanism, until)
         question = _digest(request)
-        step = self._participant(asked, question, mechanism).begin(noisy)
-        if self.punctual and math.isfinite(asked.deadline):
-            time.sleep(max(begun + asked.deadline - time.monotonic(), 0.0))
-        return Waiting(asked.session, request, step.state, question, step.reply), step.reply
+        participant = self._participant(asked, question, mechanism)
+
+        def finished(noisy: IntArray) -> tuple[bytes, bytes]:
+            step = participant.begin(noisy)
+            waiting = Waiting(asked.session, request, step.state, question, step.reply)
+            return to_bytes(waiting), step.reply
+
+        share, stand_in = self._drawn(mechanism), mechanism.bound.abstention()
+        if not self.punctual or math.isinf(asked.deadline):
+            until = begun + asked.deadline
+            return finished(share.added_to(self._answer(asked.query, stand_in, until)))
+        tried = time.monotonic()
+        finished(stand_in + stand_in)  # with keys of its own, and with no noise: it is thrown away
+        now = time.monotonic()
+        after = max(FINISHING * asked.deadline, _ALLOWANCE * (now - tried))
+        left = begun + asked.deadline - after - now
+        if left <= 0:
+            raise Refused(
+                f"the deadline is {asked.deadline:g} s; this client needs more than "
+                f"{asked.deadline - left:.2g} s for noise and keys alone: set a longer deadline"
+            )
+        answer = self._answer(asked.query, stand_in, now + left)
+        _wait(now + left + after / 2)  # an answer that came early waits for those that do not come
+        following, reply = finished(share.added_to(answer))
+        _wait(begun + asked.deadline)
+        return following, reply
 
     def _accepted(self, asked: AskSum) -> Mechanism:
         """The noise for a question that this client is willing to answer, or :class:`Refused`."""
@@ -232,7 +260,7 @@ class Endpoint:
             self.ledger.check(mechanism.event, "answer")
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
-        except (ValueError, OverflowError) as error:
+        except (ValueError, ArithmeticError) as error:
             raise Refused(f"the question cannot be priced: {error}") from None
         return mechanism
 
@@ -309,9 +337,12 @@ class Endpoint:
             if isinstance(query, LocalTraining) and self.record_level:
                 event = query.event
             self.ledger.charge(event, "answer in clear", run=message.session.hex())
-            return encode(query.answer(self.client))
         except BudgetExceeded as error:
             raise Refused(f"this client's own budget: {error}") from None
+        except (ValueError, ArithmeticError) as error:
+            raise Refused(f"the question cannot be priced: {error}") from None
+        try:
+            return encode(query.answer(self.client))
         except NothingToSay:
             raise Refused("nothing to say") from None
 
@@ -335,16 +366,26 @@ class Endpoint:
             return PlainParticipant(around)
         return MaskedParticipant(around, self.number, self.identity, self.roster)
 
-    def _noisy_answer(self, query: SumQuery, mechanism: Mechanism, until: float) -> IntArray:
-        """The answer, or an abstention: whichever it is, checked and noised in the same way."""
+    def _drawn(self, mechanism: Mechanism) -> NoiseShare:
+        """The noise of this client's answer."""
+        return mechanism.draw()
+
+    def _answer(self, query: SumQuery, stand_in: IntArray, until: float) -> IntArray:
+        """The answer, or what stands in for it: whichever it is, it is noised in the same way."""
         try:
             if math.isinf(until):
-                return mechanism.perturb(query.answer(self.client))
-            length = mechanism.bound.length
-            return mechanism.perturb(evaluated(lambda: query.answer(self.client), until, length))
+                answer = query.answer(self.client)
+            else:
+                answer = evaluated(lambda: query.answer(self.client), until, len(stand_in))
+            check(answer, query.bound)
         except Exception as error:  # whatever the user's code raises must not become a drop-out
             self.on_abstention(error)
-            return mechanism.perturb(mechanism.bound.abstention())
+            return stand_in
+        return answer
+
+
+def _wait(until: float) -> None:
+    time.sleep(max(until - time.monotonic(), 0.0))
 
 
 def _read(request: bytes) -> Message:

@@ -25,10 +25,10 @@ CLIENT = """
 from flwr.clientapp import ClientApp
 
 import tacit.flower
-from tacit.privacy.mechanisms import SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare
 
 # For this test alone: without noise the sum shows whether the protocol adds up.
-SkellamMechanism.perturb = lambda self, answer: answer
+NoiseShare.added_to = lambda self, answer: answer
 app = ClientApp()
 
 

@@ -17,7 +17,7 @@ from tacit.flower import server
 from tacit.flower.server import Settings
 from tacit.flower.wire import read
 from tacit.privacy.ledger import BudgetExceeded, Ledger, ledger_path
-from tacit.privacy.mechanisms import SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare
 from tacit.privacy.skellam import IntArray
 from tacit.query import Ballot
 from tacit.result import CURIOUS_SERVER, Turnout
@@ -44,7 +44,7 @@ def question(grid: InProcessGrid) -> AskSum:
     return msgspec.msgpack.decode(read(grid.seen[0].content).body, type=AskSum)
 
 
-def unnoised(_self: SkellamMechanism, answer: IntArray) -> IntArray:
+def unnoised(_self: NoiseShare, answer: IntArray) -> IntArray:
     return answer
 
 
@@ -53,7 +53,7 @@ def unnoised(_self: SkellamMechanism, answer: IntArray) -> IntArray:
 def test_the_tally_is_the_sum_of_all_votes(
     roster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SkellamMechanism, "perturb", unnoised)
+    monkeypatch.setattr(NoiseShare, "added_to", unnoised)
     if roster:
         clinics = Clinics.found(tmp_path)
         result = clinics.vote(clinics.grid())

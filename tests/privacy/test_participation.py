@@ -11,7 +11,7 @@ import pytest
 
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.bounds import TopVotes
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare, Participation, SkellamMechanism
 from tacit.privacy.skellam import IntArray
 from tacit.query import Ballot
 from tests.federations import federation, likes
@@ -105,14 +105,14 @@ def test_what_a_curious_participant_cannot_take_off_is_the_required_noise(
 ) -> None:
     """In a real masked sum of four, of which one drops out. False-alarm rate 1e-6."""
     answers: list[tuple[IntArray, IntArray]] = []
-    perturb = SkellamMechanism.perturb
+    add = NoiseShare.added_to
 
-    def noted(self: SkellamMechanism, answer: IntArray) -> IntArray:
-        noisy = perturb(self, answer)
+    def noted(self: NoiseShare, answer: IntArray) -> IntArray:
+        noisy = add(self, answer)
         answers.append((answer, noisy))
         return noisy
 
-    monkeypatch.setattr(SkellamMechanism, "perturb", noted)
+    monkeypatch.setattr(NoiseShare, "added_to", noted)
     question = Ballot(tuple({"x": i / 4000} for i in range(4000)), votes=5)
     built = federation(
         [likes(0.5)] * 4, 20.0, budget=Budget(30.0, 1e-5), dropout=0.25, drops={3: "share"}

@@ -7,13 +7,16 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent
+from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant
 
+from tacit.privacy import accounting
 from tacit.privacy.accounting import RDP_ORDERS, ideal_epsilon, privacy_loss, spent
-from tacit.privacy.events import SampledGaussian
+from tacit.privacy.events import Exact, SampledGaussian
+from tacit.privacy.losses import _window, composed
 from tacit.privacy.random_stopping import best_of_runs
 from tacit.privacy.sampled_gaussian import replaced_pld, replaced_rdp
 from tacit.privacy.skellam import FloatArray
@@ -132,6 +135,66 @@ def test_the_distribution_is_that_of_the_pair(epsilon: float) -> None:
     delta = excess / (noise * math.sqrt(2 * math.pi))
     found = replaced_pld(rate, noise, 1e-4).get_delta_for_epsilon(epsilon)
     assert delta - 1e-9 <= found <= delta * 1.001
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "interval"),
+    [
+        (0.001, 1.0, 1e-4),
+        (0.01, 0.5, 1e-3),
+        (1.0, 2.0, 1e-3),
+        (0.5, 0.1, 1e-2),
+        (0.9, 20.0, 1e-5),
+        (1e-4, 0.3, 1e-3),
+    ],
+)
+def test_the_distribution_is_that_of_dp_accounting(
+    rate: float, noise: float, interval: float
+) -> None:
+    ours = replaced_pld(rate, noise, interval)
+    theirs = from_gaussian_mechanism(
+        noise,
+        sensitivity=1.0,
+        value_discretization_interval=interval,
+        sampling_prob=rate,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE,
+    )
+    assert ours.masses.sum() + ours.infinite == pytest.approx(1.0, abs=1e-12)
+    largest = len(ours.masses) // 2 * interval
+    for epsilon in largest * np.array([0.0, 0.003, 0.03, 0.1, 0.3, 0.6]):
+        expected = theirs.get_delta_for_epsilon(epsilon)
+        found = ours.get_delta_for_epsilon(epsilon)
+        assert expected * (1 - 1e-12) <= found <= expected * (1 + 1e-6) + 1e-20
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [(0.001, 0.5, 1), (1e-4, 1.0, 100), (1e-4, 0.3, 1)]
+)
+def test_less_work_never_makes_a_price_smaller(
+    rate: float, noise: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coarser grid costs a little more, in the third digit at most.
+
+    A finer one has more places where floating point is allowed for, in the seventh digit.
+    """
+    event: dict[Exact, int] = {SampledGaussian(rate, noise, steps): 1}
+    found = []
+    for work in (3e8, 3e7, 3e6):
+        monkeypatch.setattr(accounting, "MOST_WORK", work)
+        found.append(privacy_loss(event, DELTA))
+    assert found[0].interval < found[-1].interval
+    exact, *coarser = (losses.get_epsilon_for_delta(DELTA) for losses in found)
+    for epsilon in coarser:
+        assert exact * (1 - 1e-6) <= epsilon <= exact * 1.005
+
+
+def test_rare_large_losses_take_no_long_transforms() -> None:
+    """Chernoff's bound at the orders of a Gaussian says nothing of them."""
+    step = replaced_pld(0.001, 1.0, 1e-4)
+    least, most = _window([(step, 100)])
+    assert most - least < 2 * len(step.masses)
+    whole = composed([(step, 100)])
+    assert whole.masses.sum() + whole.infinite == pytest.approx(1.0, abs=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tacit.local_search import LocalSearch
 from tacit.optima import promising
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.ledger import BudgetExceeded
-from tacit.privacy.mechanisms import Participation, SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare, Participation, SkellamMechanism
 from tacit.secure.encrypted import SomebodyMissing
 from tacit.space import Config
 from tacit.task import Client, FunctionClient
@@ -160,7 +160,7 @@ def test_what_cannot_be_afforded_whole_is_not_begun() -> None:
 
 @pytest.mark.parametrize("mode", ["clear", "dp"])
 def test_dbscan_finds_where_most_clients_agree(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    monkeypatch.setattr(NoiseShare, "added_to", lambda _self, answer: answer)
     budget = INFINITE if mode == "clear" else Budget(8.0, 1e-5)
     tuner = Combine("dbscan", mode, candidates=49, points=3)
     result = tacit.tune(crowd(60), SPACE, tuner, budget, seed=2)
@@ -188,7 +188,7 @@ def test_no_dense_cell_and_no_cluster_are_said(monkeypatch: pytest.MonkeyPatch) 
     hopeless: list[Client] = [FunctionClient(lambda config: 0.9 - 0.1 * config["x"])] * 6  # type: ignore[operator]
     clear = tacit.tune(hopeless, SPACE, Combine("dbscan", "clear", candidates=9), INFINITE)
     assert clear.note == NO_CLUSTER
-    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    monkeypatch.setattr(NoiseShare, "added_to", lambda _self, answer: answer)
     scattered = [likes(x / 6, y / 6) for x in range(7) for y in range(7)]
     tuner = Combine("dbscan", "dp", candidates=49, points=1)
     assert tacit.tune(scattered, SPACE, tuner, Budget(20.0, 1e-5)).note == NO_DENSE_CELL
@@ -200,7 +200,7 @@ def test_no_dense_cell_and_no_cluster_are_said(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_options_are_never_averaged_under_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    monkeypatch.setattr(NoiseShare, "added_to", lambda _self, answer: answer)
     space = tacit.Space({"x": tacit.Float(0.0, 1.0), "kind": tacit.Choice(["a", "b", "c"])})
 
     def of(kind: str) -> Client:

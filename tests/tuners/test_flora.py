@@ -10,7 +10,7 @@ import tacit
 from tacit.combining import STEPS, LossSums
 from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
-from tacit.privacy.mechanisms import SkellamMechanism
+from tacit.privacy.mechanisms import NoiseShare
 from tacit.space import Config
 from tacit.task import Client, FunctionClient
 from tacit.tuners.flora import SURFACES, Flora
@@ -34,7 +34,7 @@ CLIENTS = [likes(0.2 + 0.02 * number, 0.7) for number in range(9)]
 def test_every_surface_is_lowest_where_clients_lose_least(
     surface: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    monkeypatch.setattr(NoiseShare, "added_to", lambda _self, answer: answer)
     budget = INFINITE if mode == "clear" else Budget(20.0, 1e-5)
     result = tacit.tune(CLIENTS, SPACE, Flora(surface, mode, candidates=25), budget, seed=1)
     assert result.config == {"x": 0.25, "y": 0.75}
@@ -80,7 +80,7 @@ def test_a_length_that_clips_nothing_to_something_is_refused() -> None:
 
 
 def test_own_candidates_are_modelled_on_a_common_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SkellamMechanism, "perturb", lambda _self, answer: answer)
+    monkeypatch.setattr(NoiseShare, "added_to", lambda _self, answer: answer)
     tuner = Flora("aplm", "dp", candidates=16, sampling="tpe")
     result = tacit.tune(CLIENTS[:4], SPACE, tuner, Budget(20.0, 1e-5), seed=1)
     assert len(result.candidates) == 16

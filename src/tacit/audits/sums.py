@@ -41,9 +41,14 @@ from tacit.federation import EVALUATE, LocalChannel, local_federation
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import CLIENT
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import Mechanism, Participation, SkellamMechanism, mechanism_of
+from tacit.privacy.mechanisms import (
+    Mechanism,
+    NoiseShare,
+    Participation,
+    SkellamMechanism,
+    mechanism_of,
+)
 from tacit.privacy.skellam import FloatArray, IntArray, log_pmf, reach
-from tacit.query import SumQuery
 from tacit.secure.protocol import Ask, Round, SecureSum, Total
 from tacit.sgd import Weights
 from tacit.space import Choice, Config, Float, Space
@@ -110,9 +115,8 @@ OTHERS = (Leaning(1), Leaning(1))
 class Curious(Endpoint):
     """A participant that knows its noise: what it sends has none left in it."""
 
-    def _noisy_answer(self, query: SumQuery, mechanism: Mechanism, until: float) -> IntArray:
-        del mechanism, until
-        return query.answer(self.client)
+    def _drawn(self, mechanism: Mechanism) -> NoiseShare:
+        return NoiseShare(mechanism.bound, np.zeros(mechanism.bound.length, np.int64))
 
 
 @dataclass

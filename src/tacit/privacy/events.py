@@ -21,7 +21,7 @@ import numpy as np
 
 from tacit.privacy.losses import Losses
 from tacit.privacy.random_stopping import best_of_runs
-from tacit.privacy.sampled_gaussian import replaced_pld, replaced_rdp
+from tacit.privacy.sampled_gaussian import grid_size, replaced_pld, replaced_rdp
 from tacit.privacy.skellam import FloatArray, log_pmf, reach
 
 Shifts = tuple[tuple[int, int], ...]
@@ -34,7 +34,8 @@ MOST_DISTANCES = 1_000
 """Different distances of the coordinates of one worst pair: each is priced on its own."""
 
 _LOG_NEGLIGIBLE = math.log(1e-22)
-_ALMOST = 1 - 1e-12
+_ENTRIES_PER_PLACE = 20
+"""Of the grid of a step: tails of normal distributions take so much longer than other numbers."""
 _LONGEST_RENYI_SUM = 100_000
 
 
@@ -232,17 +233,11 @@ class SampledGaussian:
     def plds(self, times: int, interval: float) -> Iterator[tuple[Losses, int]]:
         """The PLD of a step, pessimistic, and how often it happens."""
         # The pair is its own mirror image, so that one direction is all there is.
-        grid = replaced_pld(self.rate, self.noise, interval)._pmf_remove.to_dense_pmf()
-        step = Losses(grid._lower_loss, grid._probs, grid._infinity_mass, interval)
-        yield step, times * self.steps
+        yield replaced_pld(self.rate, self.noise, interval), times * self.steps
 
     def entries(self, interval: float) -> float:
-        """About how many entries the grid of one step has.
-
-        Outcomes are cut off where a probability of ``exp(-50)`` is left, at ten deviations.
-        """
-        furthest = (10 * self.noise + 0.5) / self.noise**2
-        return 2 * float(np.logaddexp(math.log1p(-self.rate * _ALMOST), furthest)) / interval
+        """How many entries of simple tables the grid of one step takes as long as."""
+        return _ENTRIES_PER_PLACE * 2 * grid_size(self.rate, self.noise, interval)
 
 
 @dataclass(frozen=True)

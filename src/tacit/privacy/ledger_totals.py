@@ -34,7 +34,6 @@ import numpy as np
 from tacit.privacy.accounting import (
     RDP_ORDERS,
     Guarantee,
-    TooLargeToPrice,
     sampling_error_of,
     spent_together,
     with_sampling_error,
@@ -52,6 +51,7 @@ from tacit.privacy.events import (
     Unprotected,
     releases,
 )
+from tacit.privacy.losses import TooLargeToPrice
 
 FEW = 32
 """Up to so many different releases are priced exactly at every charge."""

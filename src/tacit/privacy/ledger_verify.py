@@ -7,11 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from tacit.cores import cores
-from tacit.privacy.accounting import Budget, Guarantee, TooLargeToPrice, spent
+from tacit.privacy.accounting import Budget, Guarantee, spent
 from tacit.privacy.ledger_file import SCHEMA, LedgerFile
 from tacit.privacy.ledger_history import History, total_problem
 from tacit.privacy.ledger_lines import Charge, LedgerError, Line, Misfit, Problem
 from tacit.privacy.ledger_totals import BOUNDED, TOLERANCE, Spending
+from tacit.privacy.losses import TooLargeToPrice
 
 
 def verify(file: LedgerFile) -> list[Problem]:

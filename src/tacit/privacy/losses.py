@@ -30,8 +30,16 @@ _LARGEST_LOSS = 700.0
 """Beyond it, exponentials overflow; a smaller one makes delta larger."""
 _ORDERS = np.array([4.0, 6.5, 8.0, 9.5, 13.0])
 """Of Chernoff's bound, in units of one over the deviation; for a Gaussian 8.4 would be best."""
+_QUARTERINGS = 16
+
+MOST_LONG = 4e7
+"""Entries of all transforms of one composition; estimates of the work stay well below."""
 
 ComplexArray = npt.NDArray[np.complex128]
+
+
+class TooLargeToPrice(ValueError):
+    """Pricing would take too long, so whatever would be priced is not to happen."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,9 @@ class Losses:
 def composed(parts: Iterable[tuple[Losses, int]]) -> Losses:
     """Independent releases together, each so many times; all on the same grid.
 
+    Raises:
+        TooLargeToPrice: before any transform, where those would be too long.
+
     >>> coin = Losses(-1, np.array([0.25, 0.0, 0.75]), 0.0, math.log(3.0))
     >>> two = composed([(coin, 2)])
     >>> two.lowest, [round(float(mass), 4) for mass in two.masses]
@@ -99,6 +110,11 @@ def composed(parts: Iterable[tuple[Losses, int]]) -> Losses:
         raise ValueError(f"losses are on {len(intervals)} grids; allowed is one")
     least, most = _window(listed)
     length = _fast(max(most - least + 1, *(len(part.masses) for part, _ in listed)))
+    if length * len(listed) > MOST_LONG:
+        raise TooLargeToPrice(
+            f"{len(listed)} different losses would be added up on {length} places of a grid; "
+            f"allowed are {MOST_LONG:.3g} together: add more noise, or ask the same questions again"
+        )
     product = np.ones(length // 2 + 1, dtype=np.complex128)
     finite = 0.0
     for part, times in listed:
@@ -118,14 +134,27 @@ def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
     variance = sum(times * spread for (_, times), (_, spread) in zip(parts, moments, strict=True))
     if variance <= 0:
         return 0, most
-    orders = _ORDERS / math.sqrt(variance)
-    bounds = []
-    for sign in (1.0, -1.0):
+
+    def bound(orders: FloatArray) -> float:
         generating = np.zeros(len(orders))
         for (part, times), (centre, _) in zip(parts, moments, strict=True):
-            generating += times * _log_mean_exp(part.masses, sign * orders, centre)
-        bounds.append(float(np.min((generating + math.log(2 / _CUT)) / orders)))
-    upper, lower = mean + bounds[0], mean - bounds[1]
+            generating += times * _log_mean_exp(part.masses, orders, centre)
+        found: float = np.min((generating + math.log(2 / _CUT)) / np.abs(orders))
+        return float(found)
+
+    def least_bound(orders: FloatArray) -> float:
+        # Losses of rare large outcomes have a tail that is much heavier than a Gaussian's, for
+        # which only smaller orders give a bound. It has one minimum, in whichever order.
+        least = bound(orders)
+        for smaller in orders[0] * 4.0 ** -np.arange(1, _QUARTERINGS):
+            found = bound(np.array([smaller]))
+            if found >= least and math.isfinite(least):
+                break
+            least = min(found, least)
+        return least
+
+    orders = _ORDERS / math.sqrt(variance)
+    upper, lower = mean + least_bound(orders), mean - least_bound(-orders)
     high = min(most, math.ceil(upper)) if math.isfinite(upper) else most
     low = max(0, math.floor(lower)) if math.isfinite(lower) else 0
     return min(low, high), high

@@ -16,6 +16,8 @@ from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from functools import cached_property
 
+import numpy as np
+
 from tacit.privacy.accounting import SAMPLING_ERROR, Budget, calibrate
 from tacit.privacy.bounds import Bound, TopVotes
 from tacit.privacy.events import EXACT_SUM, Event, Repeated, Unprotected
@@ -123,6 +125,35 @@ def _counted(name: str, value: SomeClients, clients: int) -> int:
     return math.floor(found * clients + Fraction(1, 10**6))
 
 
+class NoiseShare:
+    """Noise that was drawn for one answer within a bound, and is added to one at most.
+
+    Two answers under the same noise would tell their difference.
+
+    >>> share = NoiseShare(TopVotes(3, 1), np.array([5, -2, 0]))
+    >>> share.added_to(np.array([0, 1, 0])).tolist()
+    [5, -1, 0]
+    >>> share.added_to(np.array([1, 0, 0]))
+    Traceback (most recent call last):
+        ...
+    RuntimeError: this noise was added to an answer before; draw new noise for every answer
+    """
+
+    def __init__(self, bound: Bound, noise: IntArray) -> None:
+        self._bound = bound
+        self._noise: IntArray | None = noise
+
+    def added_to(self, answer: IntArray) -> IntArray:
+        """The answer under this noise, or a refusal that tells nothing of it."""
+        check(answer, self._bound)
+        noise, self._noise = self._noise, None
+        if noise is None:
+            raise RuntimeError(
+                "this noise was added to an answer before; draw new noise for every answer"
+            )
+        return answer + noise
+
+
 @dataclass(frozen=True)
 class SkellamMechanism:
     """Skellam noise for the sum of bounded answers, as shares and as the event they make.
@@ -195,9 +226,13 @@ class SkellamMechanism:
         """What one release costs, counting the guaranteed noise only."""
         return self.bound.release(self.variance)
 
+    def draw(self) -> NoiseShare:
+        """One client's share of noise, for an answer that need not be known yet."""
+        return NoiseShare(self.bound, sampling_table(self.share_variance).draw(self.bound.length))
+
     def perturb(self, answer: IntArray) -> IntArray:
         """One client's answer with its share of noise, or a refusal that tells nothing of it."""
-        return self.repeated(answer, 1).reshape(self.bound.length)
+        return self.draw().added_to(answer)
 
     def repeated(self, answer: IntArray, times: int) -> IntArray:
         """One answer under so many independent shares of noise: for audits, which run many times.
@@ -205,7 +240,7 @@ class SkellamMechanism:
         A client sends one row of a question's answer at most. Every further row would tell more
         than the event says.
         """
-        _check(answer, self.bound)
+        check(answer, self.bound)
         noise = sampling_table(self.share_variance).draw(times * self.bound.length)
         return answer + noise.reshape(times, self.bound.length)
 
@@ -222,9 +257,11 @@ class NoNoise:
     def event(self) -> Event:
         return Unprotected(EXACT_SUM)
 
+    def draw(self) -> NoiseShare:
+        return NoiseShare(self.bound, np.zeros(self.bound.length, np.int64))
+
     def perturb(self, answer: IntArray) -> IntArray:
-        _check(answer, self.bound)
-        return answer
+        return self.draw().added_to(answer)
 
 
 Mechanism = SkellamMechanism | NoNoise
@@ -254,7 +291,8 @@ def mechanism_of(bound: Bound, participation: Participation, variance: float) ->
     return SkellamMechanism(bound, participation, variance)
 
 
-def _check(answer: IntArray, bound: Bound) -> None:
+def check(answer: IntArray, bound: Bound) -> None:
+    """Refuse an answer outside its bound, and tell nothing else of it."""
     if not bound.admits(answer):
         raise OutOfBounds(
             f"the answer lies outside {bound!r}; noise for that bound would not protect it, so "
