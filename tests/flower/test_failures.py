@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 from tacit.flower import wire
 from tacit.flower.wire import ACTION, Envelope, read
@@ -214,7 +215,7 @@ def test_a_message_that_comes_twice_is_answered_alike_and_changes_nothing(
         assert clinics.spent() == [1] * 5
 
 
-@pytest.mark.parametrize("way", ["request", "reply"])
+@pytest.mark.parametrize("way", ["request", "reply", "expired"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_message_that_is_lost_comes_again(
     tmp_path: Path, stage: str, way: str, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +233,11 @@ def test_a_message_that_is_lost_comes_again(
 
     if way == "request":
         grid.alter = lambda message: None if lose(message) else message
+    elif way == "expired":  # as Flower says it of a node that was away for too long
+        error = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "no reply in time")
+        grid.alter_reply = lambda request, reply: (
+            Message(error, reply_to=request) if lose(request) else reply
+        )
     else:
         grid.alter_reply = lambda request, reply: None if lose(request) else reply
     result = clinics.vote(grid, federation__timeout=1.0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from tacit.federation import EVALUATE
@@ -20,6 +21,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _PATIENCE = 0.05
 """Of the time waited so far, the share to wait before looking again: who answers is soon seen."""
 _LOOK_SECONDS = 5.0
+_LOST = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+"""Errors that Flower makes up when a message or its reply expired, or a node was away."""
 
 Report = Callable[[str, int, int, float], None]
 """Called when something changes: the stage, nodes answered, nodes asked, seconds elapsed."""
@@ -116,11 +123,12 @@ class FlowerChannel:
     def _sent(
         self, stage: str, requests: Mapping[int, Envelope]
     ) -> tuple[dict[int, Envelope], set[int]]:
-        """Replies, and who gave none; what is refused or cannot be read counts as none."""
+        """Replies, and whose message or reply got lost; what is refused is neither."""
         limit = self.timeout + (self.deadline if stage == EVALUATE else 0.0)
         begun = looked = time.monotonic()
         waiting = self._push(stage, requests, None if math.isinf(limit) else limit)
         replies: dict[int, Envelope] = {}
+        lost: set[int] = set()
         self.report(stage, 0, len(requests), 0.0)
         while waiting and time.monotonic() - begun < limit:
             arrived = list(self.grid.pull_messages(list(waiting)))
@@ -129,6 +137,8 @@ class FlowerChannel:
                 if node is None:
                     continue
                 self.messages[stage] += 1
+                if message.has_error() and message.error.code in _LOST:
+                    lost.add(node)
                 try:
                     replies[node] = _content(message)
                 except Refused as reason:
@@ -143,7 +153,7 @@ class FlowerChannel:
             if waiting:
                 waited = time.monotonic() - begun
                 time.sleep(min(max(_PATIENCE * waited, _FIRST_PAUSE), _LONGEST_PAUSE))
-        return replies, set(waiting.values())
+        return replies, lost | set(waiting.values())
 
     def _push(
         self, stage: str, requests: Mapping[int, Envelope], seconds: float | None
