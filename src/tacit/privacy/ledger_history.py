@@ -39,7 +39,7 @@ from tacit.privacy.ledger_lines import (
     guarantee_of,
     unreadable,
 )
-from tacit.privacy.ledger_totals import Spending, covered_quickly, understated
+from tacit.privacy.ledger_totals import Spending, understated
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,6 @@ class History:
         newest = self.charges[-1]
         recomputed = understated(newest.total, self._counted_then(), self._delta_then)
         return total_problem(newest, recomputed.epsilon, self._delta_then) if recomputed else ""
-
-    def covered_quickly(self) -> bool:
-        """Whether next to no work shows that the newest recorded total is not understated."""
-        newest = self.charges[-1]
-        return covered_quickly(newest.total, self._counted_then(), self._delta_then)
 
     def _counted_then(self) -> Spending:
         """What counted when the newest charge was made."""

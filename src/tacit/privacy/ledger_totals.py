@@ -5,8 +5,7 @@ everything. It depends only on how often each different release happens, and tak
 self-composition for each of them, so its work does not grow with the number of lines. *By two
 numbers*: where there are more than :data:`FEW` different releases, every Skellam release is bounded
 by a straight line in the Rényi order, and straight lines add up to one. Its work does not grow at
-all, so it is also the only price that is computed while a ledger is locked, and recorded where
-other processes charged the same ledger meanwhile.
+all.
 
 *Proof that the second is never less than the truth.* At every integer order ``a > 1``, a Skellam
 release with variance v and distances ``l1`` and ``l2`` has a Rényi divergence of at most ``a l2^2 /
@@ -199,19 +198,14 @@ class _Sums:
 
 def understated(recorded: Guarantee, spending: Spending, delta: float) -> Guarantee | None:
     """The price that a recorded total is below, if it is below all that are valid."""
-    if covered_quickly(recorded, spending, delta):
+    quick = spending.quick(delta)
+    if quick and _covers(recorded, quick):
         return None
     for price in (spending.bound, spending.tight):
         recomputed = price(delta)
         if _covers(recorded, recomputed):
             return None
     return recomputed
-
-
-def covered_quickly(recorded: Guarantee, spending: Spending, delta: float) -> bool:
-    """Whether next to no work shows that a recorded total is not understated."""
-    quick = spending.quick(delta)
-    return quick is not None and _covers(recorded, quick)
 
 
 def _covers(recorded: Guarantee, recomputed: Guarantee) -> bool:
