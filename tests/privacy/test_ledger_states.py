@@ -435,7 +435,7 @@ path = Path(sys.argv[1])
 with {}:
     if not os.fork():
         print(os.getpid(), flush=True)
-    time.sleep(120)
+    time.sleep(30)
 """
 
 
