@@ -2,8 +2,10 @@
 
 A lock is ``flock`` on an open file, which the kernel takes back from a process that ends, however
 it ends: no lock is ever left behind. Within one process a lock is shared, since a run that goes on
-in the same process is the same writer. A forked child closes what it inherits, so that a child that
-outlives a killed parent keeps nobody out.
+in the same process is the same writer.
+
+A lock belongs to the open file, and a fork shares open files. So a forked child closes those of
+locks, and one that outlives a killed parent keeps nobody out.
 """
 
 from __future__ import annotations
@@ -11,11 +13,38 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _TRIES, _PAUSE = 10, 0.02
 """A reader holds a lock for an instant to see whether it is free; a writer tries again then."""
+
+
+class OpenFile:
+    """A file that was opened to be locked; forked children close it."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        with _MUTEX:  # so that no fork comes between opening the file and noting that it is open
+            self.handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            _OPEN.add(self)
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process opened it and did not close it yet."""
+        return self in _OPEN
+
+    def close(self) -> None:
+        """Close it, and give its lock back; nothing happens in a forked child."""
+        with _MUTEX:
+            if self.ours:
+                _OPEN.remove(self)
+                with suppress(ImportError):
+                    import fcntl
+
+                    # A program that is being started at this moment has the open file too.
+                    fcntl.flock(self.handle, fcntl.LOCK_UN)
+                os.close(self.handle)
 
 
 @dataclass(eq=False)
@@ -23,14 +52,18 @@ class Lock:
     """The lock of one file, held by this process until it is released as often as it was taken."""
 
     path: Path
-    handle: int
+    file: OpenFile
     count: int = 1
-    process: int = field(default_factory=os.getpid)
+
+    @property
+    def handle(self) -> int:
+        """The open file."""
+        return self.file.handle
 
     def release(self, *, remove: bool = False) -> None:
         """Give the lock back; ``remove`` deletes the file first, while nobody else can hold it."""
         with _MUTEX:
-            if self.process != os.getpid() or not self.count:
+            if not self.file.ours:
                 return  # inherited by a fork, or released before
             self.count -= 1
             if self.count:
@@ -39,9 +72,10 @@ class Lock:
                 del _HELD[self.path]
             if remove and is_open_file(self.handle, self.path):
                 self.path.unlink()
-            os.close(self.handle)
+            self.file.close()
 
 
+_OPEN: set[OpenFile] = set()
 _HELD: dict[Path, Lock] = {}
 _MUTEX = threading.RLock()
 
@@ -54,10 +88,10 @@ def take(path: Path) -> Lock | None:
         if known and is_open_file(known.handle, path):
             known.count += 1
             return known
-        handle = _opened_and_locked(path)
-        if handle is None:
+        file = _opened_and_locked(path)
+        if file is None:
             return None
-        _HELD[path] = Lock(path, handle)
+        _HELD[path] = Lock(path, file)
         return _HELD[path]
 
 
@@ -94,30 +128,32 @@ def is_open_file(handle: int, path: Path) -> bool:
         return False
 
 
-def _opened_and_locked(path: Path) -> int | None:
+def _opened_and_locked(path: Path) -> OpenFile | None:
     """The file, open and locked; None if it stays locked by another process."""
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file, locked = OpenFile(path, 0o644), False
         try:
             # Who held it before may have deleted it: then this is the lock of a file without name.
-            if try_lock(handle) and is_open_file(handle, path):
-                handle, locked = -1, handle
-                return locked
+            locked = try_lock(file.handle) and is_open_file(file.handle, path)
+            if locked:
+                return file
         finally:
-            if handle >= 0:
-                os.close(handle)
+            if not locked:
+                file.close()
     return None
 
 
-def _forget_in_child() -> None:
-    global _MUTEX  # another thread may have held it at the fork
-    _MUTEX = threading.RLock()
-    for lock in _HELD.values():
-        os.close(lock.handle)
+def _close_in_child() -> None:
+    for file in _OPEN:
+        os.close(file.handle)
+    _OPEN.clear()
     _HELD.clear()
+    _MUTEX.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(
+        before=_MUTEX.acquire, after_in_parent=_MUTEX.release, after_in_child=_close_in_child
+    )

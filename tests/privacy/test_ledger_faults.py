@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tacit.locks import try_lock
 from tacit.privacy import ledger_locks
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import TopVotes
@@ -320,7 +321,8 @@ for attempt in (lambda: Ledger(Path({str(path)!r})),
     assert path.read_bytes() == before
     assert not (tmp_path / "new").exists()
     left = {each.name for each in tmp_path.iterdir()}
-    assert left <= {"shim.c", "shim.so", "l.sqlite", "l.sqlite.lock"}
+    locks = {"l.sqlite.lock", "l.sqlite.pricing.lock"}
+    assert left <= {"shim.c", "shim.so", "l.sqlite", *locks}
 
 
 def test_where_the_newer_kind_of_lock_is_unknown_another_process_tries(
@@ -351,6 +353,16 @@ def test_where_the_newer_kind_of_lock_is_unknown_another_process_tries(
         ("9 1 0:9 / /data/of\\040all rw - nfs host:/ rw,nolock", ""),
         ("9 1 0:9 / / rw - nfs host:/ rw,nolock\n9 1 0:9 / /data rw - ext4 /dev/sda rw", ""),
         ("9 1 0:9 / /dat rw - nfs host:/ rw,nolock", ""),
+        ("9 1 0:9 / /data rw - nfs4 host:/ rw,local_lock=posix", "local_lock=posix"),
+        ("9 1 0:9 / /data rw - cifs //host/data rw,vers=3.1.1,soft", ""),
+        ("9 1 0:9 / /data rw - cifs //host/data rw,vers=3.1.1,nobrl", "nobrl"),
+        ("9 1 0:9 / /data rw - smb3 //host/data rw,nobrl", "nobrl"),
+        ("9 1 0:9 / /data rw - lustre host@tcp:/fs rw,flock", ""),
+        ("9 1 0:9 / /data rw - lustre host@tcp:/fs rw,localflock", "localflock"),
+        ("9 1 0:9 / /data rw - lustre host@tcp:/fs rw,noflock", "noflock"),
+        ("9 1 0:9 / /data rw - gfs2 /dev/sda rw,localflocks", "localflocks"),
+        ("9 1 0:9 / /data rw - fuse.sshfs host:/ rw,user_id=0", "fuse.sshfs"),
+        ("9 1 0:9 / /data rw - ext4 /dev/sda rw,nolock", ""),
     ],
 )
 def test_network_file_systems_without_locks_are_refused_by_name(
@@ -400,6 +412,42 @@ def test_whoever_may_only_read_can_still_look(
     assert content(looking) == expected
     with pytest.raises(LedgerError, match="nothing may be asked"):
         looking.charge(VOTE, "vote", "new")
+
+
+@pytest.mark.parametrize("ending", ["lock", "pricing.lock"])
+def test_a_lock_that_cannot_be_opened_is_said_of_the_ledger(tmp_path: Path, ending: str) -> None:
+    ledger = Ledger.create(tmp_path / "l.sqlite", "hospitals", BUDGET)
+    (tmp_path / f"l.sqlite.{ending}").mkdir()
+    with pytest.raises(LedgerError, match=rf"^{ledger.path} cannot be written.*sqlite\.{ending}"):
+        ledger.charge(VOTE, "vote", "new")
+
+
+def free(path: Path, ending: str, *, shared: bool = False) -> bool:
+    """Whether nobody has a lock beside a ledger."""
+    handle = os.open(path.with_name(f"{path.name}.{ending}"), os.O_RDWR)
+    try:
+        return try_lock(handle, shared=shared)
+    finally:
+        os.close(handle)
+
+
+def test_readers_share_no_lock_and_keep_it_no_longer_than_they_have_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reader after the other would keep out a writer that waits until there is none."""
+    ledger = filled(tmp_path / "l.sqlite")
+    with ledger_locks.look(ledger.path):
+        assert not free(ledger.path, "lock", shared=True)
+    read: list[bool] = []
+    real = type(ledger._history).follow
+
+    def watched(history: Any, line: Any) -> None:
+        read.append(free(ledger.path, "lock"))
+        real(history, line)
+
+    monkeypatch.setattr(type(ledger._history), "follow", watched)
+    Ledger(ledger.path).total()
+    assert read == [True] * 12
 
 
 def test_a_rival_that_waits_is_served_in_turn(tmp_path: Path) -> None:

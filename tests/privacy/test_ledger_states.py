@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -421,7 +423,65 @@ def test_a_run_is_held_by_one_process_and_let_go_when_it_dies(ledger: Ledger) ->
     assert {path.name for path in ledger.path.parent.iterdir()} == {
         ledger.path.name,
         f"{ledger.path.name}.lock",
+        f"{ledger.path.name}.pricing.lock",
     }
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from tacit.privacy.ledger_locks import hold, look, pricing_turn, turn
+path = Path(sys.argv[1])
+with {}:
+    if not os.fork():
+        print(os.getpid(), flush=True)
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(
+    "what", ["hold(path, 'the run')", "turn(path)", "look(path)", "pricing_turn(path)"]
+)
+def test_a_child_that_outlives_a_killed_process_keeps_nobody_out(ledger: Ledger, what: str) -> None:
+    """Such as a worker that loads data; with a lock of its own it would, until it ended."""
+    command = [sys.executable, "-c", FORKS.format(what), str(ledger.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout
+        child = int(killed.stdout.readline())
+        try:
+            killed.kill()
+            killed.wait()
+            with ledger.hold("the run"):
+                ledger.charge(VOTE, "vote", "the run")
+            os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+LETS_GO_IN_A_CHILD = """
+import os, sys
+from pathlib import Path
+from tacit.privacy.ledger_locks import hold
+with hold(Path(sys.argv[1]), "the run"):
+    if not (child := os.fork()):
+        sys.exit()
+    print(os.waitpid(child, 0)[1], flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_child_cannot_let_go_what_its_parent_holds(ledger: Ledger) -> None:
+    command = [sys.executable, "-c", LETS_GO_IN_A_CHILD, str(ledger.path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "0\n"
+        with pytest.raises(LedgerError, match=f"process {holder.pid};"), ledger.hold("the run"):
+            pass
+        holder.communicate("end\n")
+    with ledger.hold("the run"):
+        pass
 
 
 def test_a_run_that_ends_with_an_error_is_let_go(ledger: Ledger) -> None:

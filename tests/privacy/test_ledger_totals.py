@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import random
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.privacy import accounting, events, ledger_totals
+from tacit.privacy import ledger as ledger_module
 from tacit.privacy.accounting import RDP_ORDERS, Budget, Guarantee, calibrate, spent
 from tacit.privacy.bounds import BordaVotes, TopVotes
 from tacit.privacy.events import (
@@ -241,30 +245,188 @@ def test_verifying_takes_work_that_grows_with_the_lines_and_not_their_square(
     assert done[1] <= 2.5 * done[0]
 
 
-def test_dearer_prices_are_computed_while_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Prices:
+    """What a ledger computes to price a charge, and where."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+        self.charges, self.inside = 0, list[bool]()
+        exact, quick, totals = (
+            accounting.spent_together,
+            Spending._by_two_numbers,
+            ledger_module._totals,
+        )
+
+        def watched_exact(counts: Any, delta: float) -> Guarantee:
+            self.inside.append(ledger._file.connection.in_transaction)
+            return exact(counts, delta)
+
+        def watched_quick(spending: Spending, delta: float) -> Guarantee:
+            self.inside.append(ledger._file.connection.in_transaction)
+            return quick(spending, delta)
+
+        def watched_totals(history: History, asked: Any) -> list[Guarantee]:
+            self.charges += 1
+            return totals(history, asked)
+
+        monkeypatch.setattr(ledger_totals, "spent_together", watched_exact)
+        monkeypatch.setattr(Spending, "_by_two_numbers", watched_quick)
+        monkeypatch.setattr(ledger_module, "_totals", watched_totals)
+
+
+@pytest.mark.parametrize("kinds", [3, FEW + 8])
+def test_nothing_is_priced_in_a_transaction_also_if_the_budget_was_amended_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: int
 ) -> None:
-    """An exact price of many different releases is never computed inside of a transaction."""
-    asked = votes(FEW + 8)
-    ledger = Ledger.create(
-        tmp_path / "l.sqlite", "f", Budget(spent(compose(asked), DELTA).epsilon, DELTA)
-    )
-    inside: list[bool] = []
-    real = accounting.spent_together
-
-    def watched(counts: Any, delta: float) -> Guarantee:
-        if len(counts) > FEW:
-            inside.append(ledger._file.connection.in_transaction)
-        return real(counts, delta)
-
-    monkeypatch.setattr(ledger_totals, "spent_together", watched)
+    asked = votes(kinds)
+    enough, less = spent(compose(asked), DELTA), spent(compose(asked), DELTA / 2)
+    ledger = Ledger.create(tmp_path / "l.sqlite", "f", Budget(less.epsilon, DELTA))
     for event in asked[:-1]:
         ledger.charge(event, "vote", "run")
-    rival = Ledger(ledger.path)
-    rival.bar("somebody wrote meanwhile")
-    ledger.charge(asked[-1], "vote", "run")
-    assert inside
-    assert not any(inside)
+    rival, real = Ledger(ledger.path), ledger._append
+    budgets = [Budget(less.epsilon, DELTA / 2), Budget(enough.epsilon * 0.999, DELTA)]
+
+    def amended_just_before(decide: Any) -> None:
+        if budgets:
+            rival.amend(budgets.pop(0), "meanwhile")
+        real(decide)
+
+    monkeypatch.setattr(ledger, "_append", amended_just_before)
+    prices = Prices(monkeypatch, ledger)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(asked[-1], "vote", "run")
+    assert prices.charges == 3
+    rival.amend(Budget(less.epsilon, DELTA / 2), "again")
+    charge = ledger.charge(asked[-1], "vote", "run")
+    assert charge.total.epsilon == less.epsilon
+    assert charge.alone == spent(asked[-1], DELTA / 2)
+    assert prices.inside
+    assert not any(prices.inside)
+    monkeypatch.undo()
+    assert ledger.verify() == []
+
+
+def test_whoever_does_not_charge_goes_on_while_a_charge_is_priced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a session that is closed, after which the charge is priced anew."""
+    ledger = Ledger.create(tmp_path / "l.sqlite", "f", Budget(20.0, DELTA))
+    for session in ("s1", "s2"):
+        ledger.charge_and_ask(VOTE(139.0), "vote", "run", session)
+    rival, done = Ledger(ledger.path), list[str]()
+    real = ledger_module._totals
+
+    def meanwhile(history: History, asked: Any) -> list[Guarantee]:
+        if ledger._file.connection.in_transaction:
+            pytest.fail("a charge is priced while everybody waits")
+        totals = real(history, asked)
+        if not done:
+            rival.seal("s1")
+            rival.close("s2", {})
+            assert rival.bar("s3")
+        done.append(rival.charges()[0].state)
+        return totals
+
+    monkeypatch.setattr(ledger_module, "_totals", meanwhile)
+    charge = ledger.charge(VOTE(139.0), "vote", "run")
+    assert done == ["sealed", "sealed"]
+    assert charge.total == spent(Repeated(VOTE(139.0), 2), DELTA)
+    assert ledger.verify() == []
+
+
+def charge_until(path: Path, started: Any, ended: Any) -> None:
+    ledger = Ledger(path)
+    while not ended.is_set():
+        ledger.charge(VOTE(1e7), "vote", "rival")
+        started.set()
+
+
+def test_a_charge_is_priced_once_however_many_rivals_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a turn of its own it would start again whenever a rival was faster."""
+    ledger = Ledger.create(tmp_path / "l.sqlite", "f", Budget(29.0, DELTA))
+    context = multiprocessing.get_context("spawn")
+    started, ended = [context.Event() for _ in range(2)], context.Event()
+    rivals = [
+        context.Process(target=charge_until, args=(ledger.path, event, ended)) for event in started
+    ]
+    for rival in rivals:
+        rival.start()
+    try:
+        assert all(event.wait(timeout=300) for event in started)
+        prices, real = Prices(monkeypatch, ledger), ledger_module._totals
+
+        def dear(history: History, asked: Any) -> list[Guarantee]:
+            if prices.charges > 3:
+                pytest.fail("a charge was priced again")
+            totals = real(history, asked)
+            time.sleep(0.3)  # stands for work; a rival charges in less
+            return totals
+
+        monkeypatch.setattr(ledger_module, "_totals", dear)
+        for number in range(3):
+            ledger.charge_all([("vote", VOTE(1e7 + number))] * 2, "own")
+    finally:
+        ended.set()
+        for rival in rivals:
+            rival.join(timeout=300)
+    assert prices.charges == 3
+    assert not any(prices.inside)
+    assert [charge.run for charge in ledger.charges()].count("own") == 6
+    assert ledger.verify() == []
+
+
+def charge_once(path: Path, run: str) -> None:
+    Ledger(path).charge(VOTE(139.0), "vote", run)
+
+
+def price_until_killed(path: Path, ready: Any) -> None:
+    def endless(*_: Any) -> None:
+        ready.set()
+        signal.pause()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "_totals", endless)
+        Ledger(path).charge(VOTE(139.0), "vote", "killed")
+
+
+def test_a_process_that_is_killed_while_it_prices_a_charge_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger.create(tmp_path / "l.sqlite", "f", Budget(29.0, DELTA))
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    head = context.Process(target=price_until_killed, args=(ledger.path, ready))
+    head.start()
+    assert ready.wait(timeout=300)
+    behind = context.Process(target=charge_once, args=(ledger.path, "behind"))
+    behind.start()
+    head.kill()
+    head.join()
+    ledger.charge(VOTE(139.0), "vote", "next")
+    behind.join(timeout=300)
+    assert {charge.run for charge in ledger.charges()} == {"behind", "next"}
+
+
+@pytest.mark.parametrize("kinds", [1, 200])
+def test_many_questions_at_once_are_priced_with_work_that_grows_with_their_number(
+    monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    done = []
+    for count in (100, 200):
+        ledger = Ledger.in_memory("f", Budget(29.0, DELTA))
+        ledger.charge(VOTE(1e6), "vote", "first")
+        accounting._spent.cache_clear()
+        asked = [("vote", event) for event in (votes(kinds) * (200 // kinds))[:count]]
+        with monkeypatch.context() as patch:
+            work, prices = Work(patch), Prices(patch, ledger)
+            assert len(ledger.charge_all(asked, "run")) == count
+            done.append(work.priced + work.read + len(prices.inside))
+        assert ledger.charges()[-1].total == together(
+            [VOTE(1e6), *(event for _, event in asked)]
+        ).bound(DELTA)
+        assert ledger.verify() == []
+    assert done[1] <= 2.5 * done[0]
 
 
 def test_the_order_of_releases_changes_no_digit() -> None:

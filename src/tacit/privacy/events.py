@@ -66,17 +66,7 @@ class SkellamRelease:
                 f"the worst pair of answers differs by {len(self.shifts)} different distances; "
                 f"allowed are up to {MOST_DISTANCES}: rank fewer candidates"
             )
-        merged: Counter[int] = Counter()
-        for distance, coordinates in self.shifts:
-            if distance < 1 or coordinates < 1:
-                raise ValueError(
-                    f"shifts are {self.shifts!r}; each needs a distance and a number of "
-                    "coordinates of at least 1"
-                )
-            merged[int(distance)] += int(coordinates)
-        if not merged:
-            raise ValueError("shifts are empty; a release needs at least one shifted coordinate")
-        object.__setattr__(self, "shifts", tuple(sorted(merged.items())))
+        object.__setattr__(self, "shifts", _merged(tuple(map(tuple, self.shifts))))
 
     @property
     def squared_distance(self) -> float:
@@ -447,6 +437,22 @@ def compose(events: Iterable[Event]) -> Event:
 def _as_far(release: SkellamRelease, distance: int) -> int:
     """How many coordinates are shifted at least so far."""
     return sum(count for other, count in release.shifts if other >= distance)
+
+
+@lru_cache(maxsize=64)
+def _merged(shifts: Shifts) -> Shifts:
+    """Equal distances counted together, in order."""
+    merged: Counter[int] = Counter()
+    for distance, coordinates in shifts:
+        if distance < 1 or coordinates < 1:
+            raise ValueError(
+                f"shifts are {shifts!r}; each needs a distance and a number of coordinates of at "
+                "least 1"
+            )
+        merged[int(distance)] += int(coordinates)
+    if not merged:
+        raise ValueError("shifts are empty; a release needs at least one shifted coordinate")
+    return tuple(sorted(merged.items()))
 
 
 def _positive(name: str, value: float) -> None:

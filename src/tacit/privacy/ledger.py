@@ -2,10 +2,10 @@
 
 One SQLite file per federation, outside any run's folder, so that a new output folder is not a new
 budget. Every charge is one transaction that follows the chain of lines up to the newest, makes sure
-of the price of everything that counts together with the new event, and commits a line with full
-synchronisation. Hence: two processes cannot overspend together, a crash at any moment loses no
-committed line, and a question is asked only after its line is on disk. Prices that are work are
-computed before the transaction, so that nobody waits for them: see :meth:`Ledger._write`.
+that the price of everything that counts together with the new event was computed for just that, and
+commits a line with full synchronisation. Hence: two processes cannot overspend together, a crash at
+any moment loses no committed line, and a question is asked only after its line is on disk. The
+price is computed before the transaction, in turn with other charges: see :meth:`Ledger._spend`.
 
 Lines are append-only (triggers refuse changes) and chained by SHA-256, together with the
 federation's name, the budgets and the schema. A ledger whose chain does not hold, whose lines
@@ -23,9 +23,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tacit.display import rows_html
 from tacit.privacy.accounting import Budget, Guarantee, spent
@@ -46,8 +45,8 @@ from tacit.privacy.ledger_lines import (
     link,
     now,
 )
-from tacit.privacy.ledger_locks import hold, turn
-from tacit.privacy.ledger_totals import Spending
+from tacit.privacy.ledger_locks import hold, pricing_turn
+from tacit.privacy.ledger_totals import FEW, Spending
 from tacit.privacy.ledger_verify import intact, verify, wrong_schema
 from tacit.wording import rounded_up
 
@@ -69,13 +68,6 @@ __all__ = [
 COLUMNS = ("line", "time", "run", "question", "state", "ε alone", "ε so far")
 _Entry = tuple[str, Mapping[str, Any]]
 _Decide = Callable[[History], Sequence[_Entry]]
-_Price = Callable[[Spending, Budget], Guarantee]
-
-
-class _Prepare(Protocol):
-    """What a writer computes before its transaction."""
-
-    def __call__(self, history: History, *, again: bool) -> None: ...
 
 
 class BudgetExceeded(Exception):
@@ -87,17 +79,7 @@ class ChargedBefore(LedgerError):
 
 
 class _Moved(Exception):
-    """Others wrote meanwhile, and what is left to compute is too much work while they wait."""
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """Prices of questions, and what they hold for."""
-
-    spent_at: str
-    delta: float
-    totals: list[Guarantee]
-    alone: list[Guarantee]
+    """What counts, or the budget, is not what it was when a charge was priced."""
 
 
 def home() -> Path:
@@ -301,7 +283,7 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     def check(self, event: Event, label: str) -> Guarantee:
         """What the total would be, or :class:`BudgetExceeded`; nothing is written."""
-        return _totals(self._read(), [(label, event)], _best)[0]
+        return _totals(self._read(), [(label, event)])[0]
 
     def _spend(
         self,
@@ -312,36 +294,44 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
         session: str = "",
         roster: str = "",
     ) -> list[Charge]:
-        """Append a line for each, and one that the first is asked if a session is given."""
+        """Append a line for each, and one that the first is asked if a session is given.
+
+        Charges are priced one after another, so that a price still holds when it is recorded,
+        however long it took and however many want to charge. Lines that are no charges are written
+        meanwhile. If one of them changes what counts, or the budget, the charge is priced again.
+        """
         if not asked:
             return []
-        offers: list[_Offer] = []
-
-        def prepare(history: History, *, again: bool) -> None:
-            _admit(history, run, once=once)
-            delta = history.budget.delta
-            totals = _totals(history, asked, _after_rivals if again else _at_first)
-            alone = [spent(event, delta) for _, event in asked]
-            offers.append(_Offer(history.spent_at, delta, totals, alone))
+        history = self._read()
+        _admit(history, run, once=once)
+        delta = history.budget.delta
+        alone = [spent(event, delta) for _, event in asked]  # loads libraries: before the turn
 
         def decide(history: History) -> list[_Entry]:
             _admit(history, run, once=once)
-            offer = offers[-1]
-            totals = offer.totals
-            if history.spent_at != offer.spent_at:
-                if history.budget.delta != offer.delta:
-                    raise _Moved
-                totals = _totals(history, asked, _while_others_wait)
+            if history.spent_at != priced_at:
+                raise _Moved
             entries: list[_Entry] = [
-                ("charge", charge_body(event, label, run, alone, total))
-                for (label, event), alone, total in zip(asked, offer.alone, totals, strict=True)
+                ("charge", charge_body(event, label, run, own, total))
+                for (label, event), own, total in zip(asked, alone, totals, strict=True)
             ]
             if session:
                 return [*entries, self._asking_first(history, entries, session, roster)]
             return entries
 
-        self._write(decide, prepare)
-        return self._history.charges[-len(asked) :]
+        with pricing_turn(self.path) if self._file.on_disk else nullcontext():
+            while True:
+                history = self._look()
+                _admit(history, run, once=once)
+                priced_at = history.spent_at
+                totals = _totals(history, asked)
+                if history.budget.delta != delta:
+                    delta = history.budget.delta
+                    alone = [spent(event, delta) for _, event in asked]
+                with suppress(_Moved):
+                    self._append(decide)
+                    self._checked = history.charges[-1].number
+                    return history.charges[-len(asked) :]
 
     def amend(self, budget: Budget, reason: str) -> None:
         """Set another budget from now on; the old one and the reason stay on record."""
@@ -497,18 +487,26 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
 
     def _read(self) -> History:
         """Everything up to the newest line, which is verified before anything is said of it."""
-        with self._file.looking():
-            self._follow()
+        history = self._look()
         self._check_newest()
+        return history
+
+    def _look(self) -> History:
+        """Everything up to the newest line, whose total is not verified."""
+        with self._file.looking():
+            lines = self._new_lines()
+        self._follow(lines)  # nobody waits for this
         return self._history
 
-    def _follow(self) -> None:
+    def _new_lines(self) -> list[Line]:
         unsound = self._file.unsound()
         if unsound:
             raise self._damaged(1, unsound)
+        return self._file.lines(self._history.length or None)
+
+    def _follow(self, lines: list[Line]) -> None:
         history = self._history
         known = history.length
-        lines = self._file.lines(known or None)
         if known and (not lines or lines.pop(0).digest != history.tip):
             raise self._damaged(known, f"line {known} was altered or removed")
         for line in lines:
@@ -536,13 +534,6 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             raise self._damaged(newest, f"line {newest} {wrong}")
         self._checked = newest
 
-    def _newest_holds(self) -> bool:
-        """Whether the newest total was checked, or can be with next to no work."""
-        charges = self._history.charges
-        if charges and charges[-1].number > self._checked and self._history.covered_quickly():
-            self._checked = charges[-1].number
-        return not charges or charges[-1].number <= self._checked
-
     def _damaged(self, number: int, found: str) -> LedgerError:
         self._history, self._checked = History(), 0
         return LedgerError(
@@ -551,48 +542,15 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
             f"verify {self.path}"
         )
 
-    def _write(self, decide: _Decide, prepare: _Prepare | None = None) -> None:
-        """Append what is decided on in view of all lines, in one transaction.
-
-        In the transaction nothing is priced but by two numbers, as long as others wait for it.
-        Whatever is more work is done before, by checking the newest total and by ``prepare``. If
-        others wrote meanwhile so that it has to be done again, the transaction ends without a line
-        and this process lines up with all that this happened to, in a queue of its own. There it
-        records its total by two numbers, if that is within the budget, so that all behind it can
-        check that total while others wait. Exact prices of many different releases, which take
-        seconds, are only computed in the queue. So a writer at the head of it is held up only by
-        whoever computed a little price at the first try, and started after it.
-
-        Args:
-            decide: the lines to append; it may be asked several times.
-            prepare: called before, with whether this is not the first try.
-        """
-
-        def attempt(*, again: bool) -> None:
-            history = self._read()
-            if prepare:
-                prepare(history, again=again)
-            self._append(decide)
-
-        try:
-            return attempt(again=False)
-        except _Moved:
-            pass
-        with turn(self._queue) if self._file.on_disk else nullcontext():
-            while True:
-                with suppress(_Moved):
-                    return attempt(again=True)
-
-    @property
-    def _queue(self) -> Path:
-        real = self.path.resolve()
-        return real.with_name(f"{real.name}.pricing")
+    def _write(self, decide: _Decide) -> None:
+        """Append what is decided on in view of all lines."""
+        self._read()
+        self._append(decide)
 
     def _append(self, decide: _Decide) -> None:
+        """Append lines in one transaction, in which others wait: nothing is priced in it."""
         with self._file.transaction():
-            self._follow()
-            if not self._newest_holds():
-                raise _Moved
+            self._follow(self._new_lines())
             history = self._history
             lines: list[Line] = []
             number, tip = history.length, history.tip
@@ -606,8 +564,6 @@ budget of 1 at delta 1e-05; ask fewer questions, add noise or raise the budget
                 self._file.append(lines[-1])
         for line in lines:
             history.follow(line)
-        if history.charges:
-            self._checked = history.charges[-1].number
 
     def _found(self, history: History, charge: Charge) -> Charge:
         found = history.charge_of(charge.digest)
@@ -648,20 +604,30 @@ def check_name(name: str, what: str = "federation") -> None:
         )
 
 
-def _totals(history: History, asked: Sequence[tuple[str, Event]], price: _Price) -> list[Guarantee]:
-    """What everything costs that counts, with the first of these, with the first two, and so on."""
-    events = [event for _, event in asked]
+def _totals(history: History, asked: Sequence[tuple[str, Event]]) -> list[Guarantee]:
+    """What everything costs that counts, with the first of these, with the first two, and so on.
+
+    Of many questions, all but the last get the price with the least work, if it is in the budget.
+    """
+    budget, spending = history.budget, history.spending.plus()
     if len(asked) > 1:
-        _total_with(history, events, "all questions together", price)
-    return [
-        _total_with(history, events[: place + 1], label, price)
-        for place, (label, _) in enumerate(asked)
-    ]
+        together = spending.plus(*(event for _, event in asked))
+        _total(together, budget, "all questions together")
+    totals: list[Guarantee] = []
+    for label, event in asked:
+        spending.add(event)
+        hurried = len(asked) > FEW and len(totals) + 1 < len(asked)
+        quick = spending.quick(budget.delta) if hurried else None
+        fits = quick is not None and quick.epsilon <= budget.epsilon
+        totals.append(quick if quick and fits else _total(spending, budget, label))
+    return totals
 
 
-def _total_with(history: History, events: Sequence[Event], label: str, price: _Price) -> Guarantee:
-    budget = history.budget
-    total = price(history.spending.plus(*events), budget)
+def _total(spending: Spending, budget: Budget, label: str) -> Guarantee:
+    """The price to tell people; the exact one before anything is refused."""
+    total = spending.bound(budget.delta)
+    if total.epsilon > budget.epsilon:
+        total = spending.tight(budget.delta)
     if total.epsilon > budget.epsilon:
         raise BudgetExceeded(
             f"{label!r} would bring epsilon to {total.epsilon:.6g}, above the budget of "
@@ -669,35 +635,6 @@ def _total_with(history: History, events: Sequence[Event], label: str, price: _P
             "noise or raise the budget"
         )
     return total
-
-
-def _best(spending: Spending, budget: Budget) -> Guarantee:
-    """The price to tell people; the exact one before anything is refused."""
-    total = spending.bound(budget.delta)
-    fits = total.epsilon <= budget.epsilon
-    return total if fits or spending.cheap else spending.tight(budget.delta)
-
-
-def _at_first(spending: Spending, budget: Budget) -> Guarantee:
-    """The same, unless it takes seconds."""
-    total = spending.bound(budget.delta)
-    if total.epsilon > budget.epsilon and not spending.cheap:
-        raise _Moved
-    return total
-
-
-def _after_rivals(spending: Spending, budget: Budget) -> Guarantee:
-    """A price that others can check while their rivals wait, if it is within the budget."""
-    quick = spending.quick(budget.delta)
-    return quick if quick and quick.epsilon <= budget.epsilon else _best(spending, budget)
-
-
-def _while_others_wait(spending: Spending, budget: Budget) -> Guarantee:
-    """A price that takes next to no work."""
-    quick = spending.quick(budget.delta)
-    if quick is None or quick.epsilon > budget.epsilon:
-        raise _Moved
-    return quick
 
 
 def _admit(history: History, run: str, *, once: bool) -> None:

@@ -15,7 +15,7 @@ before. These are the rules, which whoever appends a line checks first with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from tacit.privacy.ledger_lines import (
     guarantee_of,
     unreadable,
 )
-from tacit.privacy.ledger_totals import Spending, covered_quickly, understated
+from tacit.privacy.ledger_totals import Spending, understated
 
 
 @dataclass(frozen=True)
@@ -121,26 +121,20 @@ class History:
         """That a line is the next one, and was not altered."""
         if line.number != self.length + 1:
             raise Misfit("is missing", self.length + 1)
-        texts = (line.kind, line.body, line.digest)
-        if not all(isinstance(text, str) for text in texts):
+        if not (
+            isinstance(line.kind, str)
+            and isinstance(line.body, str)
+            and isinstance(line.digest, str)
+        ):
             raise Misfit("was altered: it is no text")
         if line.digest != digest(self.tip, line.number, line.kind, line.body):
             raise Misfit("was altered, or one before it")
 
     def read(self, line: Line) -> None:
         """Accept what a line says, whatever its digest is."""
-        readers: dict[str, Callable[[Line], None]] = {
-            "budget": self._read_budget,
-            "charge": self._read_charge,
-            "asked": self._read_asked,
-            "sealing": self._read_sealing,
-            "closed": self._read_closed,
-            "barred": self._read_barred,
-            "taken": self._read_taken,
-        }
-        if line.kind not in readers:
+        if line.kind not in _READERS:
             raise Misfit(unreadable(ValueError(f"its kind is {line.kind!r}")))
-        readers[line.kind](line)
+        _READERS[line.kind](self, line)
         self.pass_by(line)
 
     def pass_by(self, line: Line) -> None:
@@ -154,11 +148,6 @@ class History:
         newest = self.charges[-1]
         recomputed = understated(newest.total, self._counted_then(), self._delta_then)
         return total_problem(newest, recomputed.epsilon, self._delta_then) if recomputed else ""
-
-    def covered_quickly(self) -> bool:
-        """Whether next to no work shows that the newest recorded total is not understated."""
-        newest = self.charges[-1]
-        return covered_quickly(newest.total, self._counted_then(), self._delta_then)
 
     def _counted_then(self) -> Spending:
         """What counted when the newest charge was made."""
@@ -297,6 +286,17 @@ class History:
 
     def _change(self, place: int, **changes: Any) -> None:
         self.charges[place] = replace(self.charges[place], **changes)
+
+
+_READERS: Mapping[str, Callable[[History, Line], None]] = {
+    "budget": History._read_budget,
+    "charge": History._read_charge,
+    "asked": History._read_asked,
+    "sealing": History._read_sealing,
+    "closed": History._read_closed,
+    "barred": History._read_barred,
+    "taken": History._read_taken,
+}
 
 
 def total_problem(charge: Charge, recomputed: float, delta: float) -> str:

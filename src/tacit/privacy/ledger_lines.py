@@ -208,7 +208,10 @@ def event_of(body: ChargeBody, known: dict[bytes, Event]) -> Event:
     event = known.get(text)
     if event is None:
         try:
-            event = known[text] = from_json(_with_infinity(msgspec.json.decode(text)))
+            plain = msgspec.json.decode(text)
+            # Few events hold an infinity; to look for one in all of them takes long.
+            endless = _INFINITY["number"].encode() in text or b"\\" in text
+            event = known[text] = from_json(_with_infinity(plain) if endless else plain)
         except (
             msgspec.MsgspecError,
             ArithmeticError,

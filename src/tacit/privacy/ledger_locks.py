@@ -2,11 +2,15 @@
 
 SQLite keeps rival processes apart with file locks. On some network file systems those do nothing
 while they report success, and rivals then write over each other. So a folder is tried out before
-anything is read from it or written to it: of two owners of a lock, the second must be refused.
+anything is read from it or written to it: of two owners of a lock, the second must be refused. One
+machine cannot try out what others see, so file systems that are known to keep locks to one machine
+are refused by name.
 
-Locks of this module are flocks on files beside the ledger. The kernel ends them with the process,
-however it ends, and serves those who wait for one in the order in which they came; SQLite's own
-waiting is by repeated tries, where somebody may wait for minutes.
+Locks of this module are flocks on files beside the ledger, and end with their process
+(:mod:`tacit.locks`). All of them are exclusive, for readers too: the kernel serves those who wait
+for one in the order in which they came, while a lock that readers share is kept from writers as
+long as one reader follows another. SQLite's own waiting is by repeated tries, where somebody may
+wait for minutes.
 """
 
 from __future__ import annotations
@@ -14,15 +18,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
+from tacit.locks import OpenFile, is_open_file
 from tacit.privacy.ledger_lines import LedgerError
 
 _REFUSED = (errno.EACCES, errno.EAGAIN)
@@ -35,6 +39,17 @@ except OSError:
     sys.exit(3)
 """
 _MOUNTS = Path("/proc/self/mountinfo")
+_KEPT_LOCAL = {
+    "nfs": ("nolock", "local_lock=all", "local_lock=flock", "local_lock=posix"),
+    "cifs": ("nobrl", "nolock"),
+    "smb3": ("nobrl", "nolock"),
+    "lustre": ("localflock", "noflock"),
+    "gfs2": ("localflocks", "lockproto=lock_nolock"),
+    "ocfs2": ("localflocks",),
+}
+"""Mount options of network file systems under which a lock is not seen by other machines."""
+_NEVER_SHARED = {"fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "fuse.goofys"}
+"""File systems whose servers know no locks."""
 
 
 def check_locks(path: Path) -> None:
@@ -88,39 +103,38 @@ class _MayNotWrite(LedgerError):
 
 @contextmanager
 def turn(path: Path) -> Iterator[None]:
-    """Wait until it is this process's turn to write to a ledger, then keep everybody else out."""
-    handle = _opened(path, _beside(path, "lock"))
-    with _flock(handle, _fcntl().LOCK_EX):
+    """Wait until it is this process's turn with the file, then keep everybody else out."""
+    with _waited_for(path, "lock"):
         yield
 
 
 @contextmanager
 def look(path: Path) -> Iterator[None]:
-    """Wait until nobody writes to a ledger, and let nobody, as short as the block is.
+    """The same for readers, who may lack the right to write: those take their chance with SQLite.
 
     Without it, a reader could wait for long, since SQLite lets it in only where no writer is.
     """
-    try:
-        handle = _opened(path, _beside(path, "lock"))
-    except _MayNotWrite:
-        yield  # somebody who may read only
-        return
-    with _flock(handle, _fcntl().LOCK_SH):
+    with ExitStack() as stack:
+        with suppress(_MayNotWrite):
+            stack.enter_context(turn(path))
         yield
 
 
 @contextmanager
-def _flock(handle: int, operation: int) -> Iterator[None]:
-    fcntl = _fcntl()
+def pricing_turn(path: Path) -> Iterator[None]:
+    """Wait until it is this process's turn to price a charge; whoever does not charge goes on."""
+    with _waited_for(path, "pricing.lock"):
+        yield
+
+
+@contextmanager
+def _waited_for(path: Path, ending: str) -> Iterator[None]:
+    fcntl, file = _fcntl(), _opened(path, _beside(path, ending))
     try:
-        fcntl.flock(handle, operation)
-        try:
-            yield
-        finally:
-            # Closing is not enough: a process that was forked meanwhile holds the file too.
-            fcntl.flock(handle, fcntl.LOCK_UN)
+        fcntl.flock(file.handle, fcntl.LOCK_EX)
+        yield
     finally:
-        os.close(handle)
+        file.close()
 
 
 @contextmanager
@@ -130,34 +144,38 @@ def hold(path: Path, run: str) -> Iterator[None]:
     Raises:
         LedgerError: when another process, or another part of this one, holds the run.
     """
-    fcntl = _fcntl()
     named = hashlib.sha256(run.encode(errors="surrogatepass")).hexdigest()[:16]
-    file = _beside(path, f"{named}.run")
+    name = _beside(path, f"{named}.run")
+    file = _held(path, name, run)
+    try:
+        os.ftruncate(file.handle, 0)
+        os.pwrite(file.handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        if file.ours:  # and not a forked child's copy
+            name.unlink(missing_ok=True)
+        file.close()
+
+
+def _held(path: Path, name: Path, run: str) -> OpenFile:
+    fcntl = _fcntl()
     while True:
-        handle = _opened(path, file)
+        file = _opened(path, name)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
-            os.close(handle)
+            holder = os.pread(file.handle, 32, 0).decode(errors="replace").strip()
+            file.close()
             if error.errno not in _REFUSED:
-                raise LedgerError(f"{file} cannot be locked: {error.strerror}") from None
+                raise LedgerError(f"{name} cannot be locked: {error.strerror}") from None
             who = f"process {holder}" if holder.isdigit() else "another process"
             raise LedgerError(
                 f"the run {run!r} is under way in {who}; wait until it ends, or end it, before "
                 "going on with the run"
             ) from None
-        if _is(handle, file):
-            break
-        os.close(handle)  # whoever held it removed the file meanwhile: this lock is of no use
-    try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-        fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
+        if is_open_file(file.handle, name):
+            return file
+        file.close()  # whoever held it removed the file meanwhile: this lock is of no use
 
 
 def _byte_locks_work(fcntl: ModuleType, handle: int, rival: int, name: str) -> bool:
@@ -226,17 +244,16 @@ def _local_option(mounts: list[str], folder: Path) -> str:
         # Of several mounts on one place, the last is seen.
         if len(root.parts) >= deepest and folder.is_relative_to(root):
             deepest = len(root.parts)
-            found = _option(kind[2]) if kind[0].startswith("nfs") else ""
+            found = _option(kind[0], kind[2].split(","))
     return found
 
 
-def _option(options: str) -> str:
-    local = (
-        option
-        for option in options.split(",")
-        if option == "nolock" or (option.startswith("local_lock=") and option != "local_lock=none")
-    )
-    return next(local, "")
+def _option(kind: str, options: list[str]) -> str:
+    """What keeps the locks of a file system to this machine, if it is known to do so."""
+    if kind in _NEVER_SHARED:
+        return kind
+    local = next((known for name, known in _KEPT_LOCAL.items() if kind.startswith(name)), ())
+    return next((option for option in options if option in local), "")
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -245,28 +262,15 @@ def _beside(path: Path, ending: str) -> Path:
     return real.with_name(f"{real.name}.{ending}")
 
 
-def _opened(path: Path, file: Path) -> int:
+def _opened(path: Path, file: Path) -> OpenFile:
     try:
-        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return OpenFile(file, 0o600)
     except OSError as error:
         kind = _MayNotWrite if error.errno in _CANNOT_WRITE else LedgerError
         raise kind(
             f"{path} cannot be written, so nothing may be asked: {file} cannot be opened "
             f"({error.strerror})"
         ) from None
-
-
-def _is(handle: int, file: Path) -> bool:
-    """Whether an open file still has its name."""
-    try:
-        named = file.stat()
-    except FileNotFoundError:
-        return False
-    opened = os.fstat(handle)
-    return stat.S_ISREG(opened.st_mode) and (opened.st_dev, opened.st_ino) == (
-        named.st_dev,
-        named.st_ino,
-    )
 
 
 def _fcntl() -> ModuleType:

@@ -5,8 +5,7 @@ everything. It depends only on how often each different release happens, and tak
 self-composition for each of them, so its work does not grow with the number of lines. *By two
 numbers*: where there are more than :data:`FEW` different releases, every Skellam release is bounded
 by a straight line in the Rényi order, and straight lines add up to one. Its work does not grow at
-all, so it is also the only price that is computed while a ledger is locked, and recorded where
-other processes charged the same ledger meanwhile.
+all.
 
 *Proof that the second is never less than the truth.* At every integer order ``a > 1``, a Skellam
 release with variance v and distances ``l1`` and ``l2`` has a Rényi divergence of at most ``a l2^2 /
@@ -46,6 +45,7 @@ from tacit.privacy.events import (
     Event,
     Release,
     Repeated,
+    Shifts,
     SkellamNormRelease,
     SkellamRelease,
     Unprotected,
@@ -85,14 +85,14 @@ class Spending:
 
     def add(self, event: Event) -> None:
         """Count one more charge."""
-        if isinstance(event, Composed | Repeated):
+        if isinstance(event, (Composed, Repeated)):
             for release, times in releases(event).items():
                 self._count(release, times)
         else:
             self._count(event, 1)
 
     def _count(self, release: Release, times: int) -> None:
-        self.counts[release] += times
+        self.counts[release] = self.counts.get(release, 0) + times
         self._unprotected += times * isinstance(release, Unprotected)
         if self._sums:
             self._sums.add(release, times)
@@ -189,7 +189,7 @@ class _Sums:
         """One release, so many times."""
         self.error += times * sampling_error_of(release)
         self.about_records |= isinstance(release, ABOUT_RECORDS)
-        if isinstance(release, SkellamRelease | SkellamNormRelease):
+        if isinstance(release, (SkellamRelease, SkellamNormRelease)):
             slope, offset = _straight(release)
             self.slope += times * slope
             self.offset += times * offset
@@ -199,19 +199,14 @@ class _Sums:
 
 def understated(recorded: Guarantee, spending: Spending, delta: float) -> Guarantee | None:
     """The price that a recorded total is below, if it is below all that are valid."""
-    if covered_quickly(recorded, spending, delta):
+    quick = spending.quick(delta)
+    if quick and _covers(recorded, quick):
         return None
     for price in (spending.bound, spending.tight):
         recomputed = price(delta)
         if _covers(recorded, recomputed):
             return None
     return recomputed
-
-
-def covered_quickly(recorded: Guarantee, spending: Spending, delta: float) -> bool:
-    """Whether next to no work shows that a recorded total is not understated."""
-    quick = spending.quick(delta)
-    return quick is not None and _covers(recorded, quick)
 
 
 def _covers(recorded: Guarantee, recomputed: Guarantee) -> bool:
@@ -222,8 +217,7 @@ def _covers(recorded: Guarantee, recomputed: Guarantee) -> bool:
 def _straight(release: SkellamRelease | SkellamNormRelease) -> tuple[float, float]:
     """Slope and offset of a straight line above a release's Rényi curve."""
     if isinstance(release, SkellamRelease):
-        l1 = float(sum(count * distance for distance, count in release.shifts))
-        squared = float(sum(count * distance**2 for distance, count in release.shifts))
+        l1, squared = _norms(release.shifts)
     else:
         l1, squared = release.l1, release.l2**2
     variance = release.variance
@@ -233,3 +227,12 @@ def _straight(release: SkellamRelease | SkellamNormRelease) -> tuple[float, floa
         (squared / variance / 2, 3 * l1 / variance / 2),
     )
     return min(lines, key=lambda line: line[0] * _TYPICAL_ORDER + line[1])
+
+
+@lru_cache(maxsize=64)
+def _norms(shifts: Shifts) -> tuple[float, float]:
+    """The L1 norm of the worst pair's difference, and the square of its L2 norm."""
+    return (
+        float(sum(count * distance for distance, count in shifts)),
+        float(sum(count * distance**2 for distance, count in shifts)),
+    )
