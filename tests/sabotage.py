@@ -247,16 +247,16 @@ def closed_and_counted() -> None:
 
 def reserved_for_free() -> None:
     """A charge counts only when answers may leave."""
-    real = ledger_history.History._read_asked
+    readers = ledger_history._READERS
 
     def uncounted(self: ledger_history.History, line: ledger_lines.Line) -> None:
-        real(self, line)
+        readers["asked"](self, line)
         digest = ledger_lines.decoded(line, ledger_lines.AskedBody).line
         asked = self.charge_of(digest)
         assert asked
         self.spending.remove(asked.event)
 
-    setattr(ledger_history.History, "_read_asked", uncounted)  # noqa: B010
+    setattr(ledger_history, "_READERS", {**readers, "asked": uncounted})  # noqa: B010
 
 
 def barred_and_charged() -> None:
