@@ -294,3 +294,11 @@ def test_noise_that_does_not_depend_on_the_variance_is_refused_not_searched_for(
     """A search for it never ended, and took all of the machine's memory."""
     with pytest.raises(ValueError, match="does not depend on the variance"):
         calibrate(lambda _variance: events.SampledGaussian(0.01, sigma, 10), Budget(1.0, 1e-5))
+
+
+@pytest.mark.parametrize("variance", [1e-170, 1e-310])
+def test_next_to_no_noise_costs_more_than_any_budget(variance: float) -> None:
+    """A node that is asked for that refuses, and NumPy has nothing to say in its log."""
+    asked = SkellamNormRelease(10.0, 3.0, variance)
+    assert np.all(asked.rdp((2, 64)) > 1e100)
+    assert not spent(asked, DELTA).epsilon <= accounting.LARGEST_EPSILON
