@@ -75,23 +75,32 @@ def test_an_audit_would_find_something(method: str, least: float, tmp_path: Path
     assert audited(method, tmp_path, Sizes(100_000)).tightness > least
 
 
-def test_an_audit_goes_on_after_a_kill_and_begins_anew_when_it_was_finished(
-    tmp_path: Path,
-) -> None:
-    class Killed(Exception):
-        pass
+class Killed(Exception):
+    pass
+
+
+SMALL = Sizes(1_000, 30)
+
+
+def killed_audit(folder: Path) -> None:
+    """An audit of votes that ends after the second of its four pieces."""
 
     def kill(done: int, _total: int) -> None:
         if done == 2:
             raise Killed
 
-    sizes = Sizes(1_000, 30)
     with pytest.raises(Killed):
-        run(["vote"], 3.0, sizes, tmp_path, kill)
+        run(["vote"], 3.0, SMALL, folder, kill)
+
+
+def test_an_audit_goes_on_after_a_kill_and_begins_anew_when_it_was_finished(
+    tmp_path: Path,
+) -> None:
+    killed_audit(tmp_path)
     (journal,) = tmp_path.glob("journal-*.jsonl")
     lines = journal.read_text().splitlines()
     seen: list[int] = []
-    run(["vote"], 3.0, sizes, tmp_path, lambda done, _total: seen.append(done))
+    run(["vote"], 3.0, SMALL, tmp_path, lambda done, _total: seen.append(done))
     assert len(lines) == 3, "the plan and two pieces"
     assert seen[-1] == 4
     assert not journal.exists()
@@ -100,18 +109,9 @@ def test_an_audit_goes_on_after_a_kill_and_begins_anew_when_it_was_finished(
 def test_a_killed_audit_does_not_go_on_with_other_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    def kill(done: int, _total: int) -> None:
-        if done == 2:
-            raise Killed
-
-    sizes = Sizes(1_000, 30)
-    with pytest.raises(Killed):
-        run(["vote"], 3.0, sizes, tmp_path, kill)
+    killed_audit(tmp_path)
     monkeypatch.setattr(auditing, "code", lambda: "other code")
-    run(["vote"], 3.0, sizes, tmp_path, lambda *_: None)
+    run(["vote"], 3.0, SMALL, tmp_path, lambda *_: None)
     (journal,) = tmp_path.glob("journal-*.jsonl")
     assert len(journal.read_text().splitlines()) == 3, "the first one's, as it was left"
 
