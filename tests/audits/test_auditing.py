@@ -79,7 +79,7 @@ class Killed(Exception):
     pass
 
 
-SMALL = Sizes(1_000, 30)
+FOUR_PIECES = Sizes(1_000, 30)
 
 
 def killed_audit(folder: Path) -> None:
@@ -90,7 +90,7 @@ def killed_audit(folder: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        run(["vote"], 3.0, SMALL, folder, kill)
+        run(["vote"], 3.0, FOUR_PIECES, folder, kill)
 
 
 def test_an_audit_goes_on_after_a_kill_and_begins_anew_when_it_was_finished(
@@ -100,7 +100,7 @@ def test_an_audit_goes_on_after_a_kill_and_begins_anew_when_it_was_finished(
     (journal,) = tmp_path.glob("journal-*.jsonl")
     lines = journal.read_text().splitlines()
     seen: list[int] = []
-    run(["vote"], 3.0, SMALL, tmp_path, lambda done, _total: seen.append(done))
+    run(["vote"], 3.0, FOUR_PIECES, tmp_path, lambda done, _total: seen.append(done))
     assert len(lines) == 3, "the plan and two pieces"
     assert seen[-1] == 4
     assert not journal.exists()
@@ -111,7 +111,7 @@ def test_a_killed_audit_does_not_go_on_with_other_code(
 ) -> None:
     killed_audit(tmp_path)
     monkeypatch.setattr(auditing, "code", lambda: "other code")
-    run(["vote"], 3.0, SMALL, tmp_path, lambda *_: None)
+    run(["vote"], 3.0, FOUR_PIECES, tmp_path, lambda *_: None)
     (journal,) = tmp_path.glob("journal-*.jsonl")
     assert len(journal.read_text().splitlines()) == 3, "the first one's, as it was left"
 
