@@ -59,7 +59,10 @@ class Journal:
                 self.add(waiting[future], future.result())
                 done(waiting[future])
         except BaseException:  # Ctrl-C must not wait for everything that is still queued
-            pool.shutdown(wait=False, cancel_futures=True)
+            # The pool stays its owner's: shut down here without waiting, it could not be waited for
+            # afterwards, and Python would print a traceback of its thread at exit.
+            for future in waiting:
+                future.cancel()
             raise
 
     def add(self, piece: Piece, result: Any) -> None:
