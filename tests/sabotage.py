@@ -40,6 +40,7 @@ from tacit import (
     rules,
     sessions,
     states,
+    transcripts,
     tuning,
     updates,
 )
@@ -926,6 +927,30 @@ def unchecked_sums() -> None:
     setattr(federation, "check_sum", lambda *_: None)  # noqa: B010
 
 
+def unchecked_thresholds() -> None:
+    """Whatever reaches a threshold is used."""
+    setattr(federation, "check_reached", lambda *_: None)  # noqa: B010
+
+
+def transcripts_of_a_few() -> None:
+    """A transcript may say itself how many members there are."""
+    real = transcripts.Record.check
+
+    def check(
+        self: transcripts.Record, charges: dict[str, ledger.Charge], roster: Roster, _: Any
+    ) -> Any:
+        asked = msgspec.msgpack.decode(self.question, type=endpoint.AskSum)
+        terms = (asked.clients, asked.dropout, asked.colluding)
+        return real(self, charges, roster, mechanisms.Participation(*terms))
+
+    setattr(transcripts.Record, "check", check)  # noqa: B010
+
+
+def any_label() -> None:
+    """Labels of classes that a task does not have are noticed only where a row is drawn."""
+    setattr(examples.Examples, "check_classes", lambda *_: None)  # noqa: B010
+
+
 def poisoned_means() -> None:
     """Whatever comes in clear is averaged."""
 
@@ -1053,6 +1078,17 @@ def front_charged_once_for_an_audit() -> None:
 def masked_without_noise() -> None:
     """Clients add no noise where a whole federation asks; alone, the mechanism is right."""
     setattr(endpoint.Endpoint, "_drawn", sums.Curious._drawn)  # noqa: B010
+
+
+def half_the_noise_of_endpoints() -> None:
+    """Clients add half of the noise where a whole federation asks; for audits it is all there."""
+
+    def drawn(_self: Any, mechanism: mechanisms.SkellamMechanism) -> mechanisms.NoiseShare:
+        return dataclasses.replace(mechanism, variance=mechanism.variance / 2).draw()
+
+    real = sums.Curious._drawn
+    setattr(endpoint.Endpoint, "_drawn", drawn)  # noqa: B010
+    setattr(sums.Curious, "_drawn", real)  # noqa: B010
 
 
 def forgotten_charge() -> None:
@@ -1437,6 +1473,10 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "audits/test_auditing.py::test_an_audit_finds_nothing[averaging]",
         ),
         (
+            half_the_noise_of_endpoints,
+            "audits/test_auditing.py::test_the_quick_size_notices_the_noise_of_endpoints[averaging]",
+        ),
+        (
             front_charged_once_for_an_audit,
             "audits/test_auditing.py::test_an_audit_finds_nothing[front]",
         ),
@@ -1510,6 +1550,17 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             "test_encrypted_server.py::"
             "test_no_result_or_page_of_an_encrypted_sum_claims_more[True-16.0]",
         ),
+        (
+            unchecked_thresholds,
+            "test_plausible.py::"
+            "test_more_marks_than_valid_answers_have_spoil_what_reaches_a_threshold[100-True]",
+        ),
+        (
+            transcripts_of_a_few,
+            "test_transcripts.py::"
+            "test_two_accomplices_cannot_pass_another_sum_off_as_the_federations",
+        ),
+        (any_label, "test_labels_of_no_class.py::test_a_replaced_record_stops_nobody"),
         (
             claims_before_signatures,
             "flower/test_members.py::"

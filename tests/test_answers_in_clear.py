@@ -200,6 +200,21 @@ def test_a_client_without_numbers_for_one_candidate_costs_the_others_nothing() -
         np.testing.assert_array_equal(some[1], six[1])
 
 
+def test_one_client_without_numbers_for_one_of_several_models_poisons_no_mean() -> None:
+    """A tuner may average several models at once; those that come with Tacit average one."""
+
+    def first_diverged(array: Array) -> Array:
+        changed = array.numpy().copy()
+        changed[0] = math.nan
+        return Array.of(changed)
+
+    built = with_liars(of_arrays(lambda arrays: list(map(first_diverged, arrays))), LIAR)
+    configs: tuple[Config, ...] = ({"learning_rate": 0.1}, {"learning_rate": 0.3})
+    weights = tuple(map(Array.of, TASK.initial(2)))
+    mean = built.average(LocalTraining(configs, weights, 1, 1), "training 1")
+    assert all(np.isfinite(array).all() for array in mean)
+
+
 def test_a_candidate_that_diverges_on_most_clients_has_diverged() -> None:
     good, bad = (np.full((1, 2), value, np.float32) for value in (1.0, math.nan))
     for diverged, mean in ((2, 1.0), (3, math.nan), (5, math.nan)):

@@ -18,9 +18,11 @@ from scipy.stats import binom
 
 from tacit import plausible
 from tacit.charged_questions import ChargedQuestions
+from tacit.combining import CellCounts, Kept
 from tacit.endpoint import AskSum, Endpoint
 from tacit.federation import Federation
-from tacit.plausible import FALSE_ALARM, ImplausibleSum, check_sum
+from tacit.local_search import LocalSearch
+from tacit.plausible import FALSE_ALARM, ImplausibleSum, check_reached, check_sum
 from tacit.privacy.accounting import Budget
 from tacit.privacy.bounds import (
     BordaVotes,
@@ -35,6 +37,7 @@ from tacit.privacy.mechanisms import Mechanism, Participation, SkellamMechanism
 from tacit.privacy.skellam import IntArray
 from tacit.query import Ballot
 from tacit.secure.protocol import Participant, SpoiledSum, Step
+from tacit.space import Float, Space
 from tacit.tuners.voting import Vote
 from tests import randomness
 from tests.command_line import document, tacit
@@ -323,3 +326,35 @@ def test_a_spoiled_run_ends_with_a_sentence_and_can_go_on(tmp_path: Path) -> Non
     assert tacit("ledger", "amend", out / "ledger.sqlite", *amended).returncode == 0
     assert document(tacit("tune", "--resume", out, "--json"))["config"]
     assert document(tacit("runs", "show", out, "--json"))["state"] == "finished"
+
+
+@pytest.mark.parametrize(("marks", "spoiled"), [(0, False), (1, True), (100, True)])
+def test_more_marks_than_valid_answers_have_spoil_what_reaches_a_threshold(
+    marks: int, spoiled: bool
+) -> None:
+    """One client of four marks every cell; only the cells with two marks or more are opened."""
+    pytest.importorskip("seal")
+    search = LocalSearch(Space({"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}).to_json())
+    counts = CellCounts(search, Kept(points=1, cell=0.25))
+    built = federation(
+        [likes(0.3)] * 4, 0.0, budget=Budget(math.inf, 1e-5), dropout=0, secure="encrypted"
+    )
+    for number in (2, 3):
+        corrupt(built, lambda vector: vector + marks, number=number)
+    if spoiled:
+        with pytest.raises(SpoiledSum, match="entries of the sum of 4 clients reach 2"):
+            built.reached(counts, 2, "cells")
+    else:
+        assert built.reached(counts, 2, "cells").sum() <= 2
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.data())
+def test_what_valid_marks_reach_is_never_called_spoiled(
+    members: int, at_least: int, data: st.DataObject
+) -> None:
+    bound = Marks(8, 2)
+    cells = st.lists(st.sampled_from(range(8)), max_size=2, unique=True)
+    counts = np.zeros(8, np.int64)
+    for _ in range(members):
+        counts[data.draw(cells)] += 1
+    check_reached(int((counts >= at_least).sum()), at_least, bound, members, 0.0)

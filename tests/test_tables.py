@@ -240,3 +240,12 @@ def test_tables_are_shipped_for_five_data_sets_and_stay_small() -> None:
     names = {name.split("-")[0] for name in tables}
     assert names == {"digits", "adult", "mnist", "cifar", "fashion"}
     assert sum(path.stat().st_size for path in tables.values()) < 5_000_000
+
+
+@pytest.mark.parametrize("planes", [0, 1, 3])
+def test_another_number_of_planes_of_bytes_is_one_sentence(planes: int, tmp_path: Path) -> None:
+    with np.load(shipped()["digits-iid-n20"]) as held:
+        arrays = dict(held)
+    np.savez(tmp_path / "table.npz", **{**arrays, "losses": arrays["losses"][:planes]})
+    with pytest.raises(ValueError, match="is not a score table"):
+        ScoreTable.load(tmp_path / "table.npz")

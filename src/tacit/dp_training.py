@@ -224,6 +224,7 @@ def train(
     noise of ``noise`` times as much is added to it, and all that follows is post-processing. What
     the sum is divided by is the lot's planned size, and rates and epochs are those of units.
     """
+    examples.check_classes(classes)
     flat = examples.flat()
     features, units = _with_one(flat.features), Units(flat)
     squares = _row_squares(features)

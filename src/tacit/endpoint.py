@@ -351,8 +351,8 @@ class Endpoint:
             said = Participation(asked.clients, asked.dropout, asked.colluding)
             if self.participation and self.participation != said:
                 raise Refused(
-                    f"the question is for {_terms(said)}; this client knows of "
-                    f"{_terms(self.participation)}"
+                    f"the question is for {terms(said)}; this client knows of "
+                    f"{terms(self.participation)}"
                 )
             return mechanism_of(asked.query.bound, said, asked.variance)
         except ValueError as error:
@@ -433,7 +433,8 @@ def _other_version(found: int) -> Refused:
     return Refused(f"the message has version {found}; this client has {VERSION}")
 
 
-def _terms(participation: Participation) -> str:
+def terms(participation: Participation) -> str:
+    """How many clients there are, in words."""
     return (
         f"{participation.clients} clients of which {participation.dropout} may drop out and "
         f"{participation.colluding} collude"

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tacit.arrays import UNREADABLE, Array, Arrays, mean_of
+from tacit.arrays import UNREADABLE, Array, Arrays, mean_of, mean_of_models
 from tacit.closing import not_closed
 from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import (
@@ -37,7 +37,7 @@ from tacit.endpoint import (
 )
 from tacit.files import json_text
 from tacit.journal import Journal
-from tacit.plausible import check_sum
+from tacit.plausible import check_reached, check_sum
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
 from tacit.privacy.events import Composed, Event, Unprotected, compose, covers, releases
@@ -439,8 +439,11 @@ class Federation:
         if self.transcripts and total.transcript:
             record = Record(question, total.transcript, total.value.tolist())
             self.unkept += not record.keep(self.transcripts, charge.digest)
-        if at_least is None:  # what reaches a threshold is opened as 0 or 1, whatever was added
-            check_sum(total.value, query.bound, len(total.survivors), mechanism.share_variance)
+        members, share = len(total.survivors), mechanism.share_variance
+        if at_least is None:
+            check_sum(total.value, query.bound, members, share)
+        else:  # each entry is opened as 0 or 1, whatever was added
+            check_reached(int(total.value.sum()), at_least, query.bound, members, share)
         noise = mechanism.share_variance * len(total.survivors)
         opened = Sum(total.value, len(clients), len(total.survivors), charge, noise)
         if self.journal:
@@ -491,7 +494,8 @@ class Federation:
                 event = query.event
             charge = self.spend(event, label)
             answers = self.collect(query, stage=label.split()[0])
-            mean = mean_of(answers)  # each is finite: these questions are about one model
+            models = isinstance(query, LocalTraining)  # one of several may not be finite
+            mean = (mean_of_models if models else mean_of)(answers)
             noted = {
                 "asks": asks,
                 "line": charge.digest,

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from tacit.privacy.bounds import Bound
 from tacit.privacy.skellam import IntArray, reach
 from tacit.secure.protocol import SpoiledSum
@@ -84,6 +86,34 @@ def check_sum(
                 f"the sum of {members} clients has length {math.sqrt(squared):.6g}",
                 f"at most {longest}",
             )
+
+
+def check_reached(
+    reached: int,
+    at_least: int,
+    bound: Bound,
+    members: int,
+    share_variance: float,
+    false_alarm: float = FALSE_ALARM,
+) -> None:
+    """The same for a sum of which only opens which entries reach a threshold.
+
+    *Refuses a sum of valid answers with a chance of at most* ``false_alarm``: except with that
+    chance, noise raises no entry by more than ``r = reach(v, log(false_alarm / L))`` (union bound).
+    So valid answers add up to ``at_least - r`` or more in each entry that reaches the threshold,
+    and in all of these together to no more than their total less the least of all others.
+
+    Raises:
+        ImplausibleSum: with what was found and what valid answers give.
+    """
+    allowed = bound.sums(members)
+    most = allowed.total[1] - int(np.minimum(allowed.lowest, 0).sum())
+    each = at_least - _reach(members * share_variance, false_alarm / bound.length)
+    if each > 0 and reached * each > most:
+        raise ImplausibleSum(
+            f"{reached} entries of the sum of {members} clients reach {at_least}",
+            f"up to {most // each} entries",
+        )
 
 
 def _reach(variance: float, chance: float) -> int:

@@ -38,6 +38,8 @@ from tacit.space import Choice, Config, Float, Space
 GRID = "dp-hype-table"
 _MOST, _MOST_ABOUT = 2**30, 2**26
 """Bytes of an array, and of what is said about all."""
+_FLOAT_BYTES = (2, 4, 8)
+"""How many bytes a number of ``losses`` may have; each is a plane of a file."""
 _EVERY, _BY_CLIENT, _BY_CANDIDATE = (0, 1, 2), (0, 1), (0, 2)
 _AXES: Mapping[str, tuple[int, ...]] = {
     "losses": _EVERY,
@@ -302,6 +304,10 @@ def _from_planes(planes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """The numbers again, bit for bit; files of numbers as they are stay readable."""
     if planes.dtype != np.uint8:
         return planes
+    if not planes.ndim or len(planes) not in _FLOAT_BYTES:
+        raise ValueError(
+            f"losses has shape {planes.shape}; allowed are {_FLOAT_BYTES} planes of bytes"
+        )
     octets = np.ascontiguousarray(np.moveaxis(planes, 0, -1))
     found: npt.NDArray[np.float32] = octets.view(np.dtype(f"<f{len(planes)}"))[..., 0]
     return found

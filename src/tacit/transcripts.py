@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tacit.endpoint import VERSION, AskSum
+from tacit.endpoint import VERSION, AskSum, terms
 from tacit.files import write_bytes
 from tacit.privacy.ledger import Charge, Ledger
 from tacit.privacy.mechanisms import Participation, mechanism_of
@@ -52,12 +52,17 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"the file is no transcript: {error}") from None
 
-    def check(self, charges: dict[str, Charge], roster: Roster) -> tuple[Charge, Total]:
+    def check(
+        self, charges: dict[str, Charge], roster: Roster, participation: Participation
+    ) -> tuple[Charge, Total]:
         """The line that paid for the sum, and the sum computed again; a ValueError if they differ.
 
         Args:
             charges: the lines of the server's ledger whose chain is whole, by digest.
             roster: whose keys signed.
+            participation: how many members there are, and how many of them have to sign. The
+                question does not say that to anybody but the members that it asked: a few
+                accomplices could have been asked as if they were all.
         """
         try:
             asked = msgspec.msgpack.decode(self.question, type=AskSum)
@@ -67,7 +72,11 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
             raise ValueError(
                 f"the question has version {asked.version}; this version of Tacit reads {VERSION}"
             )
-        participation = Participation(asked.clients, asked.dropout, asked.colluding)
+        said = Participation(asked.clients, asked.dropout, asked.colluding)
+        if said != participation:
+            raise ValueError(
+                f"the question is for {terms(said)}; the roster is of {terms(participation)}"
+            )
         mechanism = mechanism_of(asked.query.bound, participation, asked.variance)
         charge = charges.get(asked.line.hex())
         if charge is None:
@@ -97,7 +106,9 @@ class Finding:
     problem: str = ""
 
 
-def check_transcripts(paths: Iterable[Path], ledger: Ledger, roster: Roster) -> list[Finding]:
+def check_transcripts(
+    paths: Iterable[Path], ledger: Ledger, roster: Roster, participation: Participation
+) -> list[Finding]:
     """One finding a transcript; a folder stands for all transcripts below."""
     charges = {charge.digest: charge for charge in ledger.intact()}
     findings = []
@@ -106,7 +117,7 @@ def check_transcripts(paths: Iterable[Path], ledger: Ledger, roster: Roster) -> 
             raise ValueError(f"no transcripts at {path}; allowed are a transcript, or a folder")
         for file in sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]:
             try:
-                charge, total = Record.read(file).check(charges, roster)
+                charge, total = Record.read(file).check(charges, roster, participation)
             except ValueError as error:
                 findings.append(Finding(str(file), problem=str(error)))
                 continue

@@ -75,6 +75,13 @@ def test_an_audit_would_find_something(method: str, least: float, tmp_path: Path
     assert audited(method, tmp_path, Sizes(100_000)).tightness > least
 
 
+@pytest.mark.parametrize("method", ["vote", "averaging", "rewards"])
+def test_the_quick_size_notices_the_noise_of_endpoints(method: str, tmp_path: Path) -> None:
+    """So many whole runs as ``--quick`` has: half the noise that endpoints add has to be seen."""
+    whole = AUDITS[method].sizes["quick"].whole
+    assert audited(method, tmp_path, Sizes(1_000, whole)).failures == []
+
+
 class Killed(Exception):
     pass
 

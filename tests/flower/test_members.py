@@ -74,6 +74,28 @@ def test_members_go_by_their_own_numbers_whatever_their_nodes_are_called(tmp_pat
         assert request.content["tacit"]["client"] not in range(5), "strangers are no members"
 
 
+def test_an_outsider_that_repeats_a_members_signed_reply_costs_nobody_anything(
+    tmp_path: Path,
+) -> None:
+    """Whoever hears a member's first reply can send it again, byte for byte, as its own."""
+    clinics = Clinics.found(tmp_path / "members")
+    outsiders = Clinics.found(tmp_path / "others")
+    grid = grid_of(voters(6), [*clinics.folders, outsiders.folders[2]])
+    member, outsider = list(grid.nodes)[1], list(grid.nodes)[5]
+    heard: list[Message] = []
+
+    def repeat(request: Message, reply: Message) -> Message:
+        if request.metadata.dst_node_id == member and not heard:
+            heard.append(reply)
+        if request.metadata.dst_node_id != outsider or not heard:
+            return reply
+        return Message(read(heard[0].content).record(), reply_to=request)
+
+    grid.alter_reply = repeat
+    assert clinics.vote(grid).clients == Turnout(5, 5)
+    assert heard
+
+
 def test_two_copies_of_one_folder_are_both_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

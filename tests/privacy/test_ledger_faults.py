@@ -480,3 +480,11 @@ def keep_charging(path: Path, number: int, start: Any) -> None:
     start.wait()
     for _ in range(30):
         ledger.charge(vote, "vote", f"run-{number}")
+
+
+def test_a_loop_of_links_in_the_place_of_a_ledger_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "loop.sqlite"
+    path.symlink_to(path)
+    for attempt in (lambda: Ledger(path), lambda: Ledger.create(path, "clinics", BUDGET)):
+        with pytest.raises(LedgerError, match=r"loop\.sqlite"):
+            attempt()

@@ -58,6 +58,7 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
     if keyring is None:
         raise TypeError("the federation has a roster")
     names = tuple(f"client-{number}" for number in range(len(keyring.keys)))
+    planned = talk.federation.participation
     roster = Membership("clinics", names, keyring, Participation(len(names)), 1.0).to_toml()
     table = min(shipped().values(), key=lambda path: path.stat().st_size)
 
@@ -124,7 +125,9 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
             "transcripts",
             transcripts,
             (bytewise, in_msgpack),
-            simple(lambda file: Record.read(file).check(charges, keyring), "one.transcript"),
+            simple(
+                lambda file: Record.read(file).check(charges, keyring, planned), "one.transcript"
+            ),
             wrong,
             8,
         ),

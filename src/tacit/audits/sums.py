@@ -321,7 +321,7 @@ def _axis(count: int) -> Space:
     return Space({"x": Choice([place / (count - 1) for place in range(count)])})
 
 
-_QUICK = Sizes(200_000, 60)
+_QUICK = Sizes(200_000, 150)
 _USUAL = Sizes(10_000_000, 300)
 _AVERAGING = PrivateAveraging(rounds=1, epochs=1)
 SUM_AUDITS: Mapping[str, SumAudit] = {

@@ -125,8 +125,9 @@ def ledger_verify(
     """
     ledger = Ledger(path)
     with working("recomputing every line"):
-        known = [Membership.load(path).roster for path in rosters or []]
-        findings = _findings(ledger, transcripts or [], known)
+        memberships = [Membership.load(path) for path in rosters or []]
+        known = [membership.roster for membership in memberships]
+        findings = _findings(ledger, transcripts or [], memberships)
         audit = _audit(ledger, receipts or [], known)
         closed = check_closed_lines(ledger.intact(), known) if known else []
         problems = ledger.verify()
@@ -206,7 +207,7 @@ def _audit(ledger: Ledger, receipts: list[Path], rosters: list[Roster]) -> _Audi
     )
 
 
-def _findings(ledger: Ledger, transcripts: list[Path], rosters: list[Roster]) -> list[Finding]:
+def _findings(ledger: Ledger, transcripts: list[Path], rosters: list[Membership]) -> list[Finding]:
     if not transcripts:
         return []
     if not rosters:
@@ -214,7 +215,7 @@ def _findings(ledger: Ledger, transcripts: list[Path], rosters: list[Roster]) ->
             "--transcript is given without --roster; both belong together: what was signed is "
             "checked against the keys of a roster"
         )
-    found = check_transcripts(transcripts, ledger, rosters[0])
+    found = check_transcripts(transcripts, ledger, rosters[0].roster, rosters[0].participation)
     if not found:
         raise ValueError(
             f"there is no transcript in {', '.join(map(str, transcripts))}; give the files that "

@@ -40,9 +40,11 @@ class FlowerChannel:
     number is its place among the nodes. With one, nobody knows beforehand which node is which
     member: a question goes to all nodes whose member is not known yet, and whoever signs the reply
     as the member of a number is that member, also at the later stages of the sum. Signatures are
-    looked at first. An outsider that names a member's number is therefore left out alone; two
-    nodes that both sign as one member hold copies of its folder, and both are left out, because
-    nobody can tell which is the member.
+    looked at first. An outsider that names a member's number is therefore left out alone. One that
+    repeats a member's signed reply, byte for byte, adds nothing to it: both nodes are asked at the
+    later stages, where only the member can sign. Two nodes that sign different replies as one
+    member hold copies of its folder, and both are left out, because nobody can tell which is the
+    member.
     """
 
     grid: Grid
@@ -59,7 +61,7 @@ class FlowerChannel:
     """How many messages went out and came back at each stage."""
 
     def __post_init__(self) -> None:
-        self._members: dict[int, int] = {}
+        self._members: dict[int, list[int]] = {}
 
     @property
     def clients(self) -> Sequence[int]:
@@ -68,24 +70,38 @@ class FlowerChannel:
     def ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
         if self.roster is None:
             numbered = dict(enumerate(self.nodes))
-            asked = _addressed(requests, numbered)
+            asked = {
+                numbered[c]: Envelope(c, body) for c, body in requests.items() if c in numbered
+            }
             replies = self._exchange(stage, asked)
             kept = {n: reply for n, reply in replies.items() if reply.client == asked[n].client}
         else:
             if stage == EVALUATE:  # a new sum: members may have moved to other nodes
                 self._members.clear()
-            asked = {**self._strangers(requests), **_addressed(requests, self._members)}
+            asked = {**self._strangers(requests), **self._addressed(requests)}
             kept = self._of_members(stage, asked, self._exchange(stage, asked), self.roster)
-            self._members |= {reply.client: node for node, reply in kept.items()}
+            found: dict[int, list[int]] = {}
+            for node, reply in kept.items():
+                found.setdefault(reply.client, []).append(node)
+            self._members |= found
         bodies = {reply.client: reply.body for reply in kept.values()}
         return {client: bodies[client] for client in sorted(requests) if client in bodies}
+
+    def _addressed(self, requests: Mapping[int, bytes]) -> dict[int, Envelope]:
+        """Requests to all nodes that answered as their client before."""
+        return {
+            node: Envelope(client, body)
+            for client, body in requests.items()
+            for node in self._members.get(client, ())
+        }
 
     def _strangers(self, requests: Mapping[int, bytes]) -> dict[int, Envelope]:
         """Nodes that may be members whose node is not known yet, who are all asked the same."""
         missing = [client for client in requests if client not in self._members]
         if not missing:
             return {}
-        body, known = requests[missing[0]], set(self._members.values())
+        body = requests[missing[0]]
+        known = {node for nodes in self._members.values() for node in nodes}
         numbered = enumerate(self.nodes, self.planned)
         return {node: Envelope(number, body) for number, node in numbered if node not in known}
 
@@ -96,9 +112,9 @@ class FlowerChannel:
         replies: Mapping[int, Envelope],
         roster: Roster,
     ) -> dict[int, Envelope]:
-        """The replies that a member signed, and no other node as the same member."""
+        """The replies that a member signed, unless it signed another one for another node."""
         signed = {n: reply for n, reply in replies.items() if reply.is_signed(roster, asked[n])}
-        claims = Counter(reply.client for reply in signed.values())
+        claims = Counter(client for client, _body in {(r.client, r.body) for r in signed.values()})
         alone = {n: reply for n, reply in signed.items() if claims[reply.client] == 1}
         for reason, left_out in (
             ("the reply is not signed by the member that it names", len(replies) - len(signed)),
@@ -168,11 +184,6 @@ class FlowerChannel:
         waiting = {number: node for number, node in sent.items() if number in pushed}
         self.messages[stage] += len(waiting)
         return waiting
-
-
-def _addressed(requests: Mapping[int, bytes], nodes: Mapping[int, int]) -> dict[int, Envelope]:
-    """A request to the node of each client, where it is known."""
-    return {nodes[c]: Envelope(c, body) for c, body in requests.items() if c in nodes}
 
 
 def _content(message: Message) -> Envelope:

@@ -59,7 +59,7 @@ def check_locks(path: Path) -> None:
         LedgerError: with what to do.
     """
     fcntl = _fcntl()
-    folder = path.resolve().parent
+    folder = _real(path).parent
     option = _local_locks(folder)
     if option:
         raise LedgerError(
@@ -258,8 +258,18 @@ def _option(kind: str, options: list[str]) -> str:
 
 def _beside(path: Path, ending: str) -> Path:
     # Of the file itself, so that everybody takes turns who reaches it by another link.
-    real = path.resolve()
+    real = _real(path)
     return real.with_name(f"{real.name}.{ending}")
+
+
+def _real(path: Path) -> Path:
+    """The file itself, behind links."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # older Pythons raise the latter
+        raise LedgerError(
+            f"{path} cannot be opened: it is a link that leads back to itself; remove the link"
+        ) from None
 
 
 def _opened(path: Path, file: Path) -> OpenFile:

@@ -228,7 +228,12 @@ class SkellamMechanism:
 
     def draw(self) -> NoiseShare:
         """One client's share of noise, for an answer that need not be known yet."""
-        return NoiseShare(self.bound, sampling_table(self.share_variance).draw(self.bound.length))
+        return NoiseShare(self.bound, self._noise(1)[0])
+
+    def _noise(self, times: int) -> IntArray:
+        """So many independent shares: the only place where noise is drawn, for audits too."""
+        drawn = sampling_table(self.share_variance).draw(times * self.bound.length)
+        return drawn.reshape(times, self.bound.length)
 
     def perturb(self, answer: IntArray) -> IntArray:
         """One client's answer with its share of noise, or a refusal that tells nothing of it."""
@@ -241,8 +246,7 @@ class SkellamMechanism:
         than the event says.
         """
         check(answer, self.bound)
-        noise = sampling_table(self.share_variance).draw(times * self.bound.length)
-        return answer + noise.reshape(times, self.bound.length)
+        return answer + self._noise(times)
 
 
 @dataclass(frozen=True)
