@@ -224,7 +224,6 @@ def train(
     noise of ``noise`` times as much is added to it, and all that follows is post-processing. What
     the sum is divided by is the lot's planned size, and rates and epochs are those of units.
     """
-    examples.check_classes(classes)
     flat = examples.flat()
     features, units = _with_one(flat.features), Units(flat)
     squares = _row_squares(features)
@@ -407,11 +406,12 @@ def _slope(loss: str, scores: Numbers, labels: IntArray) -> Numbers:
             return np.asarray(1 / (1 + np.exp(-scores)) - known)
         sign = 2 * known - 1
         return np.asarray(np.where(sign * scores < 1, -sign, np.float32(0)))
-    known = np.eye(outputs, dtype=np.float32)[labels]
+    # A row of no class is of none of them: an error where it is drawn would tell of it.
+    known = (labels[..., None] == np.arange(outputs)).astype(np.float32)
     if loss == "logistic":
         odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=-1, keepdims=True) - known)
-    own = np.take_along_axis(scores, labels[..., None], axis=-1)
+    own = np.take_along_axis(scores, np.minimum(labels, outputs - 1)[..., None], axis=-1)
     over = (scores - own + 1 > 0) * (1 - known)
     return np.asarray(over - known * over.sum(axis=-1, keepdims=True))
 

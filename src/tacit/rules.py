@@ -199,7 +199,9 @@ class _Model:
     def loss(self, parameters: Tensors, features: Tensor, labels: Tensor) -> Tensor:
         torch = import_torch()
         logits = torch.func.functional_call(self.template, parameters, (features,))
-        found: Tensor = torch.nn.functional.cross_entropy(logits, labels)
+        # A row of no class counts for nothing: an error where it is drawn would tell of it.
+        known = torch.where(labels < logits.shape[-1], labels, -100)
+        found: Tensor = torch.nn.functional.cross_entropy(logits, known)
         return found
 
     def batches(self, epochs: int, seed: tuple[int, ...]) -> Iterator[Tensor]:

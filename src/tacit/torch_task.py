@@ -126,8 +126,6 @@ class TorchTask:
 
     def client(self, train: Examples, validation: Examples, seed: int) -> TorchClient:
         """A client that holds these examples; ``seed`` is its own and orders its batches."""
-        for part in (train, validation):
-            part.check_classes(self.classes)
         return TorchClient(self, train, validation, seed)
 
     def check(self, config: Config) -> None:

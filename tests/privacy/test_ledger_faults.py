@@ -482,9 +482,13 @@ def keep_charging(path: Path, number: int, start: Any) -> None:
         ledger.charge(vote, "vote", f"run-{number}")
 
 
-def test_a_loop_of_links_in_the_place_of_a_ledger_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "attempt", [Ledger, lambda path: Ledger.create(path, "clinics", BUDGET)], ids=["open", "create"]
+)
+def test_a_loop_of_links_in_the_place_of_a_ledger_is_one_sentence(
+    attempt: Callable[[Path], Ledger], tmp_path: Path
+) -> None:
     path = tmp_path / "loop.sqlite"
     path.symlink_to(path)
-    for attempt in (lambda: Ledger(path), lambda: Ledger.create(path, "clinics", BUDGET)):
-        with pytest.raises(LedgerError, match=r"loop\.sqlite"):
-            attempt()
+    with pytest.raises(LedgerError, match=r"loop\.sqlite"):
+        attempt(path)

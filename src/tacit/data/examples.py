@@ -112,17 +112,6 @@ class Examples:
         order = np.argsort(rank[self.groups], kind="stable")
         return self.take(order[: int((rank[self.groups] < len(positions)).sum())])
 
-    def check_classes(self, classes: int) -> None:
-        """Refuse labels of classes that there are not, and say no more about them.
-
-        Before anything is drawn: a training that ended where such a row is drawn would tell of it.
-        """
-        if self.labels.max(initial=-1) >= classes:
-            raise ValueError(
-                "a label is no class of the task; allowed are whole numbers from 0 to "
-                f"{classes - 1}"
-            )
-
     def flat(self) -> Examples:
         """The same examples with every row as a plain list of numbers."""
         width = math.prod(self.shape)

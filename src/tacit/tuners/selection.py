@@ -94,8 +94,6 @@ class Selection:
             raise ValueError(
                 f"sampling is {self.recipe.sampling!r}; allowed in a selection is {POISSON!r}"
             )
-        for part in (self.examples, self.validation):
-            part.check_classes(self.classes)
 
     @property
     def rate(self) -> float:
