@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,11 +19,11 @@ from tacit.privacy.ledger import Ledger
 from tacit.receipts import read_receipts
 from tests.flower.clinics import AMPLE, NAME, Clinics
 from tests.flower.deployment import Deployment, DeploymentFailed, deployed
-from tests.forgeries import edit
+from tests.forgeries import chained_anew, edit
 from tools.deployment_trials import __main__ as trials
 from tools.deployment_trials import campaigns
 from tools.deployment_trials.__main__ import Trial, app, played, recorded, table_of
-from tools.deployment_trials.books import problems_in_books, server_ledger
+from tools.deployment_trials.books import evidence_of, problems_in_books, server_ledger
 from tools.deployment_trials.campaigns import CAMPAIGNS, RESULT
 
 
@@ -89,6 +90,52 @@ def test_the_look_at_the_books_finds(name: str, voted: Deployment) -> None:
     forge(voted)
     found = problems_in_books(voted, voted.folder / "nodes" / "roster.toml")
     assert any(finding in problem for problem in found), found
+
+
+def unsealed(deployment: Deployment) -> None:
+    """The server's ledger says that another session was sealed than the one that opened a sum."""
+    other = f"json_set(body, '$.session', '{'cd' * 32}')"
+    ledger = server_ledger(deployment)
+    edit(ledger, f"UPDATE line SET body = {other} WHERE kind = 'sealing'")
+    chained_anew(ledger)
+
+
+def moved_aside(deployment: Deployment) -> None:
+    """As the trial of a changed roster does before its second run."""
+    for node in folders(deployment):
+        shutil.move(node / RECEIPTS, node / "receipts-before")
+    runs = deployment.folder / "server" / "runs"
+    shutil.move(runs, runs.with_name("runs-before"))
+
+
+def test_a_trial_looks_at_an_honest_history(voted: Deployment) -> None:
+    scene = campaigns.Scene(voted, Random(1))
+    scene.check_books(voted.folder / "nodes" / "roster.toml")
+    moved_aside(voted)
+    scene.check_books(voted.folder / "nodes" / "roster.toml")
+    seen = evidence_of(voted)
+    assert [len(seen.servers), len(seen.members), len(seen.runs), len(seen.receipts)] == [
+        1,
+        5,
+        1,
+        5,
+    ]
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_a_trial_finds_a_forged_history(aside: bool, voted: Deployment) -> None:
+    if aside:
+        moved_aside(voted)
+    unsealed(voted)
+    with pytest.raises(DeploymentFailed) as failed:
+        campaigns.Scene(voted, Random(1)).check_books(voted.folder / "nodes" / "roster.toml")
+    for what in (
+        "a release in the session [0-9a-f]{8}, which no server sealed",
+        "client-0-.*: its line did not pay for its session",
+        "the sum 0 was opened, and its line is not sealed",
+        "the result rests on no sealed line",
+    ):
+        assert re.search(what, str(failed.value)), (what, failed.value)
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:

@@ -14,6 +14,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.receipts import Receipt, read_receipts
 from tacit.transcripts import SUFFIX
 from tests.flower.deployment import Deployment
+from tools.faults.history import Evidence
 
 FEDERATION = "clinics"
 
@@ -21,6 +22,19 @@ FEDERATION = "clinics"
 def server_ledger(deployment: Deployment) -> Path:
     """The ledger of the federation, beside its runs."""
     return deployment.folder / "server" / "ledgers" / f"{FEDERATION}.sqlite"
+
+
+def evidence_of(deployment: Deployment) -> Evidence:
+    """All that a deployment left on disk, also what a trial moved aside."""
+    nodes, server = deployment.folder / "nodes", deployment.folder / "server"
+    journals = server.glob("runs*/**/journal-*.jsonl")
+    results = server.glob("runs*/**/result.json")
+    return Evidence(
+        servers=[server_ledger(deployment)],
+        members=sorted(nodes.glob(f"*/{LEDGER}")),
+        runs=sorted({file.parent for file in (*journals, *results)}),
+        receipts=sorted(nodes.glob(f"*/{RECEIPTS}*")),
+    )
 
 
 def problems_in_books(deployment: Deployment, roster: Path) -> list[str]:

@@ -21,7 +21,8 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.secure.roster import Roster
 from tests.flower.deployment import SUPERLINK, AppRun, Deployment, DeploymentFailed
-from tools.deployment_trials.books import FEDERATION, problems_in_books
+from tools.deployment_trials.books import FEDERATION, evidence_of, problems_in_books
+from tools.faults.history import breaches
 
 APP = Path(__file__).parent / "app"
 BUDGET = Budget(30.0, 1e-5)
@@ -65,7 +66,11 @@ class Scene:
         time.sleep(self.chance.uniform(0.0, longest))
 
     def check_books(self, roster: Path | None = None) -> None:
-        problems = problems_in_books(self.deployment, roster or self.roster)
+        """What the books say of each other, and an independent look at all lines on disk."""
+        problems = [
+            *problems_in_books(self.deployment, roster or self.roster),
+            *breaches(evidence_of(self.deployment)),
+        ]
         if problems:
             raise DeploymentFailed("; ".join(problems))
 
