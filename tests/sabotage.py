@@ -946,6 +946,21 @@ def transcripts_of_a_few() -> None:
     setattr(transcripts.Record, "check", check)  # noqa: B010
 
 
+def unkept_evidence() -> None:
+    """Who spoiled a sum that stays closed is the server's word."""
+    setattr(transcripts.ClosedRecord, "keep", lambda *_: True)  # noqa: B010
+
+
+def unsigned_evidence() -> None:
+    """Whoever keeps evidence of a closed sum need not show that anybody signed it."""
+    real = transcript.Closed.case
+
+    def case(self: transcript.Closed, around: protocol.Round, roster: Roster) -> evidence.Case:
+        return dataclasses.replace(real(self, around, roster), roster=None)
+
+    setattr(transcript.Closed, "case", case)  # noqa: B010
+
+
 def rows_of_no_class_raise() -> None:
     """A row whose label is no class ends the training in which it is drawn."""
 
@@ -1566,6 +1581,15 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
             transcripts_of_a_few,
             "test_transcripts.py::"
             "test_two_accomplices_cannot_pass_another_sum_off_as_the_federations",
+        ),
+        (
+            unkept_evidence,
+            "test_transcripts.py::test_who_spoiled_a_sum_is_proved_though_it_stays_closed",
+        ),
+        (
+            unsigned_evidence,
+            "secure/test_transcript.py::"
+            "test_no_evidence_about_honest_clients_stands_up_in_a_closed_sum",
         ),
         (rows_of_no_class_raise, "test_labels_of_no_class.py::test_a_replaced_record_stops_nobody"),
         (

@@ -23,13 +23,14 @@ from tacit.query import Ballot
 from tacit.secure.crypto import digest
 from tacit.secure.masks import MaskedParticipant
 from tacit.secure.opening import MaskedSum
-from tacit.secure.protocol import Participant, Round
+from tacit.secure.protocol import Participant, Round, SpoiledSum, TooFewClients
 from tacit.secure.roster import Identity, Roster
-from tacit.secure.transcript import Transcript
-from tacit.transcripts import SUFFIX, Finding, Record, check_transcripts
+from tacit.secure.transcript import Closed, Transcript
+from tacit.transcripts import SUFFIX, ClosedRecord, Finding, Record, check_transcripts
 from tests.federations import channel, likes
 from tests.forgeries import edit
 from tests.secure.rounds import Accuser
+from tools.faults.recorded import spoiled
 
 BALLOT = Ballot(tuple({"x": i / 9} for i in range(10)), votes=2)
 CLIENTS = 6
@@ -275,6 +276,105 @@ def test_the_finding_names_who_misbehaved(tmp_path: Path) -> None:
     assert (finding.line, finding.survivors, finding.problem) == (2, 5, "")
     (record,) = found.records()
     assert len(Transcript.from_bytes(record.transcript).evidence) == 1
+
+
+# Sums that stay closed.
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """A vote that one member spoiled, after everybody was charged."""
+
+    federation: Federation
+    file: Path
+
+    @classmethod
+    def play(cls, folder: Path) -> Spoiled:
+        played = spoiled(folder)
+        (line,) = played.ledger.charges()
+        assert line.state == "sealed", "everybody was charged"
+        return cls(played, folder / "transcripts" / f"{line.digest[:32]}-closed{SUFFIX}")
+
+    @property
+    def roster(self) -> Roster:
+        assert self.federation.roster
+        return self.federation.roster
+
+    def finding(self, file: Path | None = None, ledger: Ledger | None = None) -> Finding:
+        paths = [file or self.file.parent]
+        ledger = ledger or Ledger(self.federation.ledger.path)
+        (found,) = check_transcripts(paths, ledger, self.roster, self.federation.participation)
+        return found
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Spoiled:
+    """Nobody may alter its file."""
+    return Spoiled.play(tmp_path_factory.mktemp("closed"))
+
+
+def test_who_spoiled_a_sum_is_proved_though_it_stays_closed(closed: Spoiled) -> None:
+    guilty = "client 2 shared another key than it advertised"
+    assert [str(fault) for fault in closed.federation.faults] == [guilty]
+    assert closed.finding() == Finding(str(closed.file), 2, 0, (guilty,), closed=True)
+    assert closed.finding(closed.file) == closed.finding()
+
+
+def test_evidence_belongs_to_its_line_its_question_and_its_roster(
+    closed: Spoiled, honest: Voted, tmp_path: Path
+) -> None:
+    record, copy = ClosedRecord.read(closed.file), tmp_path / f"copy{SUFFIX}"
+
+    def problem(forged: ClosedRecord, ledger: Ledger | None = None) -> str:
+        copy.write_bytes(msgspec.msgpack.encode(forged))
+        found = closed.finding(copy, ledger)
+        assert not found.faults, "nobody is named by evidence that does not stand up"
+        return found.problem
+
+    said = msgspec.msgpack.decode(record.question, type=AskSum)
+    deadline = msgspec.msgpack.encode(altered(said, deadline=1.0))
+    fewer = msgspec.msgpack.encode(altered(said, clients=5))
+    assert "no such line" in problem(record, honest.ledger)
+    assert "not signed by the client" in problem(altered(record, question=deadline))
+    assert "is for 5 clients" in problem(altered(record, question=fewer))
+    assert "cannot be read" in problem(altered(record, question=b"junk"))
+    assert "cannot be read" in problem(altered(record, transcript=b"junk"))
+    opened = honest.records()[0].transcript
+    assert "cannot be read" in problem(altered(record, transcript=opened))
+    without = altered(Closed.from_bytes(record.transcript), evidence=[])
+    assert "no evidence" in problem(altered(record, transcript=without.to_bytes()))
+
+
+def test_evidence_of_a_second_session_on_one_line_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Spoiled.play(tmp_path)
+    (charge,) = found.federation.ledger.charges()
+    monkeypatch.setattr(Federation, "_reserved", lambda *_, **__: charge)
+    monkeypatch.setattr(found.federation.ledger, "seal", lambda _session: None)
+    asked_anew = replace(channel(found.federation))
+    again = replace(found.federation, channel=asked_anew, transcripts=tmp_path / "again")
+    with pytest.raises(SpoiledSum):
+        again.sum(BALLOT, "vote")
+    assert found.finding().problem == ""
+    assert "does not say that this session asked" in found.finding(tmp_path / "again").problem
+
+
+def test_too_much_evidence_is_not_kept_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "LARGEST", 100)
+    played = spoiled(tmp_path)
+    assert (played.unkept, (tmp_path / "transcripts").exists()) == (1, False)
+
+
+def test_a_sum_that_stays_closed_through_nobodys_fault_leaves_no_file(tmp_path: Path) -> None:
+    found = voted(tmp_path, votes=0)
+    channel(found.federation).drops = dict.fromkeys((0, 1, 2), "seal")
+    with pytest.raises(TooFewClients):
+        found.federation.sum(BALLOT, "vote")
+    assert not found.folder.exists()
+    assert found.federation.unkept == 0
 
 
 def test_two_accomplices_cannot_pass_another_sum_off_as_the_federations(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ from tacit.sgd import Weights
 from tacit.space import Config
 from tacit.states import StatesInMemory
 from tacit.task import Client
-from tacit.transcripts import Record
+from tacit.transcripts import ClosedRecord, Record
 
 EVALUATE = "evaluate"
 CLOSE = "close"
@@ -233,7 +233,10 @@ class Federation:
     """What methods that train told of their rounds."""
     watch: Watch = lambda _note: None
     transcripts: Path | None = None
-    """A folder for what was signed during every sum, so that anybody can compute it again."""
+    """A folder for what was signed during every sum, so that anybody can compute it again.
+
+    Of a sum that stayed closed it gets the evidence against whoever misbehaved.
+    """
     unkept: int = 0
     """Transcripts that were too large to keep."""
     faults: dict[Fault, None] = field(default_factory=dict)
@@ -435,10 +438,15 @@ class Federation:
             return self._ask(stage, {client: once[id(body)] for client, body in bodies.items()})
 
         around = Round.of(session, mechanism, digest(b"question", question), at_least)
-        total = self._total(around, first, carry)
-        if self.transcripts and total.transcript:
-            record = Record(question, total.transcript, total.value.tolist())
-            self.unkept += not record.keep(self.transcripts, charge.digest)
+        try:
+            total = self._total(around, first, carry)
+        except (TooFewClients, SpoiledSum) as error:
+            self._keep(ClosedRecord(question, error.evidence), charge)
+            # If it was given up before anything was sealed, and all are there, all sign so.
+            if len(first) == self.participation.clients:
+                self.settle()
+            raise
+        self._keep(Record(question, total.transcript, total.value.tolist()), charge)
         members, share = len(total.survivors), mechanism.share_variance
         if at_least is None:
             check_sum(total.value, query.bound, members, share)
@@ -452,19 +460,18 @@ class Federation:
         return opened
 
     def _total(self, around: Round, first: Mapping[int, bytes], carry: Ask) -> Total:
-        """Open the sum, and remember who misbehaved even if it stays closed.
-
-        If it is given up before anything was sealed, and everybody is there, everybody signs so.
-        """
+        """Open the sum, and remember who misbehaved even if it stays closed."""
         try:
             total = self.secure.total(around, first, carry)
         except (TooFewClients, SpoiledSum) as error:
             self.faults |= dict.fromkeys(error.faults)
-            if len(first) == around.participation.clients:
-                self.settle()
             raise
         self.faults |= dict.fromkeys(total.faults)
         return total
+
+    def _keep(self, record: Record | ClosedRecord, charge: Charge) -> None:
+        if self.transcripts and record.transcript:
+            self.unkept += not record.keep(self.transcripts, charge.digest)
 
     def tell(self, what: str, config: Config, reward: float | None = None) -> None:
         """A round is over: for tables, logs and reports."""

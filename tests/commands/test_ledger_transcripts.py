@@ -11,6 +11,7 @@ from tacit.privacy.mechanisms import Participation
 from tests.command_line import document, refusal, tacit
 from tests.forgeries import edit
 from tests.test_transcripts import CLIENTS, Voted, accused, voted
+from tools.faults.recorded import spoiled
 
 
 def with_roster(found: Voted) -> tuple[object, ...]:
@@ -35,7 +36,7 @@ def test_verify_adds_up_what_was_signed(honest: Voted) -> None:
     first, second = honest.files()
     by_file = {one.pop("file"): one for one in found["transcripts"]}
     assert by_file == {
-        str(file): {"line": line, "survivors": 5, "faults": [], "problem": ""}
+        str(file): {"line": line, "survivors": 5, "faults": [], "problem": "", "closed": False}
         for file, line in ((first, 2), (second, 5))
     }
     shown = tacit(*verify, "--transcript", first, "--transcript", second)
@@ -92,6 +93,27 @@ def test_verify_names_who_misbehaved(tmp_path: Path) -> None:
         "line 2: client 2 complained about a neighbour's shares without cause, as the transcript "
         "proves"
     ) in shown.stdout
+
+
+def test_verify_names_who_spoiled_a_sum_that_stayed_closed(tmp_path: Path) -> None:
+    played = spoiled(tmp_path)
+    assert played.roster is not None
+    found = Voted(played, tmp_path / "transcripts", played.roster)
+    guilty = "client 2 shared another key than it advertised"
+    shown = tacit(*with_roster(found), "--transcript", found.folder)
+    assert (shown.returncode, shown.stdout.splitlines()) == (
+        0,
+        [
+            "1 charge(s) recomputed: all agree.",
+            "line 2: the sum stayed closed, so there is none to compute",
+            f"line 2: {guilty}, as the transcript proves",
+            "1 transcript(s) checked: all agree.",
+        ],
+    )
+    (one,) = document(tacit(*with_roster(found), "--transcript", found.folder, "--json"))[
+        "transcripts"
+    ]
+    assert (one["line"], one["faults"], one["closed"]) == (2, [guilty], True)
 
 
 def test_transcripts_and_roster_belong_together(honest: Voted, tmp_path: Path) -> None:

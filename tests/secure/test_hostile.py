@@ -57,7 +57,7 @@ from tacit.secure.setup import (
     secret_context,
     signed_dealing,
 )
-from tacit.secure.transcript import Transcript
+from tacit.secure.transcript import Closed, Transcript
 from tests.secure.driver import Rehearsal, identity, round_of
 from tests.secure.rounds import (
     EARLY,
@@ -535,6 +535,7 @@ def test_the_threshold_is_never_lowered_and_liars_are_named_even_if_nothing_open
         rehearsal.total()
     assert {fault.client for fault in no.value.faults} == {0, 1, 2, 3}
     assert "client 2 returned other shares than it was dealt" in str(no.value)
+    assert judged(rehearsal, no.value) == no.value.faults, "anybody can see it"
 
 
 def test_a_dealer_that_gives_an_accomplice_a_wrong_share_is_named_itself() -> None:
@@ -586,6 +587,36 @@ def test_a_drop_out_that_shared_another_key_is_named(with_roster: bool) -> None:
     with pytest.raises(SpoiledSum, match="client 2 shared another key than it advertised") as no:
         rehearsal.total()
     assert no.value.faults == (Fault(2, OTHER_KEY),)
+    if with_roster:
+        assert judged(rehearsal, no.value) == no.value.faults, "anybody can see it"
+    else:
+        assert no.value.evidence == b"", "nobody signed anything"
+
+
+def judged(rehearsal: Rehearsal, error: SpoiledSum | TooFewClients) -> tuple[Fault, ...]:
+    """Who misbehaved in a sum that stayed closed, as somebody sees who has the roster."""
+    assert rehearsal.roster is not None
+    return Closed.from_bytes(error.evidence).judged(rehearsal.around, rehearsal.roster)
+
+
+@pytest.mark.parametrize("stage", ["deliver", "seal", "confirm"])
+def test_the_evidence_is_kept_wherever_a_sum_is_given_up(stage: str) -> None:
+    """Two of seven may be missing, and are; client 2 complains without cause and is left out."""
+    around = round_of(7, dropout=2)
+    missing = dict.fromkeys((0, 1), stage)
+    rehearsal = Rehearsal(around, with_roster=True, dropouts=missing)
+    rehearsal.participants[2] = Accuser(around, 2, identity(2), rehearsal.roster)
+    with pytest.raises(TooFewClients, match=f"at the stage '{stage}'") as no:
+        rehearsal.total()
+    assert judged(rehearsal, no.value) == no.value.faults == (Fault(2, NO_CAUSE),)
+
+
+def test_of_honest_clients_too_few_of_whom_are_left_there_is_no_evidence() -> None:
+    missing = dict.fromkeys((0, 1, 3), "seal")
+    rehearsal = Rehearsal(round_of(7, dropout=2), with_roster=True, dropouts=missing)
+    with pytest.raises(TooFewClients) as no:
+        rehearsal.total()
+    assert (no.value.faults, no.value.evidence) == ((), b"")
 
 
 def another_key(shares: Shares, state: Shared, rehearsal: Rehearsal) -> Shares:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,7 @@ from tacit.secure import crypto, shamir
 from tacit.secure.evidence import (
     BAD_PARCEL,
     NO_CAUSE,
+    OTHER_KEY,
     OTHER_SEED,
     OTHER_SHARE,
     BadParcel,
@@ -35,6 +37,7 @@ from tacit.secure.messages import (
     Opened,
     Parcel,
     Received,
+    Sealed,
     Shared,
     Shares,
     pack,
@@ -60,7 +63,7 @@ from tacit.secure.setup import (
     survivors_text,
     vector_digest,
 )
-from tacit.secure.transcript import VERSION, Seal, Seed, Transcript
+from tacit.secure.transcript import VERSION, Closed, Seal, Seed, Transcript
 from tests.secure.driver import Rehearsal, identity, roster_of, round_of
 from tests.secure.rounds import STAGES, Accuser, adverts_of, check, new_key, quick_rings, small
 from tests.secure.test_hostile import (
@@ -73,6 +76,7 @@ from tests.secure.test_hostile import (
     with_dealing,
     zeros,
 )
+from tools.faults.recorded import TwoKeys
 
 
 @dataclass(frozen=True)
@@ -834,6 +838,94 @@ def matched(played: Played) -> Iterator[Evidence]:
                 yield FalseSecret(
                     dealer, dealer, dealing, place, dict(list(pieces.items())[:count])
                 )
+
+
+# Evidence about a sum that stayed closed.
+
+
+@lru_cache(maxsize=4)
+def stays_closed(session: bytes = b"one session") -> tuple[Rehearsal, Closed]:
+    """Client 2 shared another mask key than it advertised and vanished; client 3 returned zeros."""
+    around = round_of(7, dropout=2, session=session)
+    rehearsal = Rehearsal(around, with_roster=True, dropouts={2: "seal"})
+    false_shares(rehearsal, {3: zeros})
+    rehearsal.participants[2] = TwoKeys(around, 2, identity(2), rehearsal.roster)
+    with pytest.raises(SpoiledSum) as no:
+        rehearsal.total()
+    assert no.value.faults == BOTH
+    return rehearsal, Closed.from_bytes(no.value.evidence)
+
+
+BOTH = Fault(3, OTHER_SHARE), Fault(2, OTHER_KEY)
+
+
+def test_anybody_sees_who_spoiled_a_sum_that_stayed_closed() -> None:
+    rehearsal, closed = stays_closed()
+    assert closed.members == tuple(range(7))
+    assert closed.judged(rehearsal.around, roster_of(7)) == BOTH
+
+
+def test_evidence_of_a_closed_sum_holds_no_vector_and_no_secret_of_an_honest_client() -> None:
+    rehearsal, closed = stays_closed()
+    for client in (0, 1, 4, 5, 6):
+        shared = rehearsal.kept(Shared, "share", client)
+        keys = rehearsal.kept(Advertised, "advertise", client)
+        sealed = rehearsal.answered(Sealed, "seal", client).vector
+        for secret in (shared.self_seed, shared.box_seed, keys.mask_secret, keys.vector, sealed):
+            assert secret not in closed.to_bytes()
+
+
+def test_no_evidence_about_honest_clients_stands_up_in_a_closed_sum() -> None:
+    """Nobody signs a list of survivors there, and whoever writes the file may choose everything."""
+    rehearsal, closed = stays_closed()
+    found = set()
+    for evidence in matched(Played(rehearsal, Total(np.zeros(0, np.int64), ()))):
+        for members in (closed.members, ()):
+            forged = altered(closed, members=members, evidence=[evidence])
+            with suppress(ValueError):
+                found |= set(forged.judged(rehearsal.around, roster_of(7)))
+    assert found == set(BOTH)
+
+
+def test_forged_evidence_of_a_closed_sum_is_refused() -> None:
+    rehearsal, closed = stays_closed()
+    _, other = stays_closed(b"another session")
+    share, secret = closed.evidence
+    assert isinstance(secret, FalseSecret)
+    few = dict(list(secret.pieces.items())[:3])
+    for forged, because in (
+        (altered(closed, evidence=[]), "no evidence against anybody"),
+        (altered(closed, evidence=other.evidence), "signed no such"),
+        (altered(closed, evidence=[share, *other.evidence]), "signed no such"),
+        (altered(closed, evidence=[altered(secret, dealer=4)]), "client 4 signed no such dealing"),
+        (altered(closed, evidence=[altered(share, holder=4)]), "client 4 signed no such shares"),
+        (altered(closed, evidence=[altered(secret, pieces=few)]), "takes 4 right shares"),
+        (altered(closed, members=closed.members[1:]), "client 3 signed no such shares"),
+        (altered(closed, adverts=other.adverts), "not signed by the client that the roster names"),
+        (altered(closed, adverts=b"junk"), "cannot be read"),
+    ):
+        with pytest.raises(ValueError, match=because):
+            forged.judged(rehearsal.around, roster_of(7))
+    swapped = Roster(roster_of(7).keys[::-1])
+    for around, roster in ((rehearsal.around, swapped), (round_of(7, dropout=1), roster_of(7))):
+        with pytest.raises(ValueError, match="not signed by the client that the roster names"):
+            closed.judged(around, roster)
+    with pytest.raises(ValueError, match=f"version {VERSION + 1}; this version of Tacit reads"):
+        Closed.from_bytes(altered(closed, version=VERSION + 1).to_bytes())
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_altered_bytes_of_evidence_are_found_or_accuse_the_same(data: st.DataObject) -> None:
+    rehearsal, closed = stays_closed()
+    found = bytearray(closed.to_bytes())
+    for _ in range(data.draw(st.integers(1, 2))):
+        found[data.draw(st.integers(0, len(found) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        faults = Closed.from_bytes(bytes(found)).judged(rehearsal.around, roster_of(7))
+    except ValueError:
+        return
+    assert faults == BOTH
 
 
 @pytest.mark.parametrize("kind", ["nobody", *GUILTY])

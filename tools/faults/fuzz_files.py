@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.federation import Federation
 from tacit.files import decoded
 from tacit.job import run as carry_out
 from tacit.journal import _seal as journal_seal
@@ -24,11 +25,12 @@ from tacit.receipts import check_receipts, read_receipts
 from tacit.result_files import read_result
 from tacit.secure.crypto import digest
 from tacit.secure.protocol import Refused
+from tacit.secure.roster import Roster
 from tacit.sessions import Sessions
 from tacit.tables import ScoreTable, shipped
-from tacit.transcripts import Record
+from tacit.transcripts import ClosedRecord, Record
 from tools.faults.mutations import bytewise, in_json, in_lines, in_msgpack
-from tools.faults.recorded import Conversation
+from tools.faults.recorded import Conversation, spoiled
 from tools.faults.target import Target
 
 _TINY = (
@@ -54,12 +56,13 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
     transcripts = [file.read_bytes() for file in sorted((prepared / "transcripts").iterdir())[:3]]
     ledger = Ledger(prepared / "server.sqlite")
     charges = {charge.digest: charge for charge in ledger.charges()}
-    keyring = talk.federation.roster
-    if keyring is None:
-        raise TypeError("the federation has a roster")
+    keyring = _roster_of(talk.federation)
     names = tuple(f"client-{number}" for number in range(len(keyring.keys)))
     planned = talk.federation.participation
     roster = Membership("clinics", names, keyring, Participation(len(names)), 1.0).to_toml()
+    closed = spoiled(prepared / "closed")
+    paid = {charge.digest: charge for charge in closed.ledger.charges()}
+    evidence = [file.read_bytes() for file in (prepared / "closed" / "transcripts").iterdir()]
     table = min(shipped().values(), key=lambda path: path.stat().st_size)
 
     def result(base: int, data: bytes, folder: Path) -> None:
@@ -78,6 +81,11 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
             noted.finish("00" * 32)
         finally:
             (folder / f"sessions{UNREADABLE}").unlink(missing_ok=True)
+
+    def accused(_base: int, data: bytes, folder: Path) -> str:
+        record = ClosedRecord.read(_written(folder, "closed.transcript", data))
+        _, faults = record.check(paid, _roster_of(closed), closed.participation)
+        return "" if faults == tuple(closed.faults) else f"it accuses others: {faults}"
 
     sessions_file = prepared / "sessions"
     for number in range(3):
@@ -132,6 +140,14 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
             8,
         ),
         Target(
+            "evidence of closed sums",
+            evidence,
+            (bytewise, in_msgpack, in_msgpack),
+            accused,
+            wrong,
+            8,
+        ),
+        Target(
             "journals",
             [journal],
             (bytewise, _resealed_journal, in_lines),
@@ -160,6 +176,12 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
             10,
         ),
     ]
+
+
+def _roster_of(federation: Federation) -> Roster:
+    if federation.roster is None:
+        raise TypeError("the federation has a roster")
+    return federation.roster
 
 
 @dataclass(frozen=True)

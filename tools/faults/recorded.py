@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace as altered
 
 from tacit.arrays import Array
 from tacit.combining import (
@@ -19,15 +20,18 @@ from tacit.combining import (
     LossSums,
     SurfaceSums,
 )
-from tacit.endpoint import VERSION, AskInClear, Close, Endpoint, encode
+from tacit.endpoint import VERSION, AskInClear, AskSum, Close, Endpoint, encode
 from tacit.federation import Federation, LocalChannel, local_federation
 from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import Participation
+from tacit.privacy.mechanisms import Mechanism, Participation
 from tacit.query import Ballot, InClear, LocalTraining, LocalValidation, Sums
 from tacit.rewards import LocalRewards, LocalSampled, Rewards, SampledLoss, SampledUpdate
-from tacit.secure.protocol import Ask, Round, Total
+from tacit.secure.crypto import fresh
+from tacit.secure.masks import MaskedParticipant
+from tacit.secure.messages import Advertised, Setup, Shared, Shares
+from tacit.secure.protocol import Ask, Participant, Round, SpoiledSum, Total
 from tacit.space import Config, Float, Space
 from tacit.updates import PrivateUpdate
 from tools.faults.federations import Watched
@@ -148,3 +152,42 @@ def conversation(folder: Path, queries: tuple[Sums, ...] = SUMS) -> Conversation
     for query in queries:
         federation.sum(query, type(query).__name__)
     return Conversation(federation, recorder, secure)
+
+
+class TwoKeys(MaskedParticipant):
+    """A client that shares another mask key than it advertised."""
+
+    def _share(self, state: Advertised, request: Setup) -> tuple[Shared, Shares]:
+        return super()._share(altered(state, mask_secret=fresh()), request)
+
+
+class _Spoiler(Endpoint):
+    def _participant(self, asked: AskSum, question: bytes, mechanism: Mechanism) -> Participant:
+        made = super()._participant(asked, question, mechanism)
+        if not isinstance(made, MaskedParticipant):
+            raise TypeError("only masked sums are spoiled so")
+        return TwoKeys(made.around, made.me, made.identity, made.roster)
+
+
+def spoiled(folder: Path) -> Federation:
+    """Client 2 of six shares another key, and vanishes once its shares are out: nothing opens.
+
+    Evidence against it is kept in the folder's ``transcripts``.
+    """
+    ledger = Ledger.create(folder / "server.sqlite", "clinics", BUDGET)
+    built = local_federation(
+        [likes(0.5)] * 6, Participation(6, dropout=2), ledger, run="votes", variance=VARIANCE
+    )
+    if not isinstance(built.channel, LocalChannel):
+        raise TypeError("a local federation has a local channel")
+    endpoints = list(built.channel.endpoints)
+    endpoints[2] = _Spoiler(
+        **{one.name: getattr(endpoints[2], one.name) for one in fields(Endpoint)}
+    )
+    channel = LocalChannel(endpoints, drops={2: "seal"})
+    federation = replace(built, channel=channel, transcripts=folder / "transcripts")
+    try:
+        federation.sum(BALLOT, "vote")
+    except SpoiledSum:
+        return federation
+    raise ValueError("the sum opened although a key is missing")

@@ -119,6 +119,7 @@ def ledger_verify(
     With a roster, check too that every member signed for each line that was closed, and with
     receipts that the ledger holds all that the clients signed for. With transcripts, add up the
     signed vectors again: is the sum that was opened theirs, was it paid for, and who misbehaved?
+    Of a sum that stayed closed they say only the latter two.
     Receipts and transcripts are checked against the first roster.
 
     Example: tacit ledger verify ledger.sqlite --receipts collected --roster roster.toml
@@ -236,8 +237,10 @@ def _print_findings(findings: list[Finding], unfit: list[Finding]) -> None:
             typer.echo(f"{finding.file}: {finding.problem}")
             continue
         typer.echo(
-            f"line {finding.line}: the vectors that {finding.survivors} client(s) signed add up to "
-            "the sum that was opened"
+            f"line {finding.line}: the sum stayed closed, so there is none to compute"
+            if finding.closed
+            else f"line {finding.line}: the vectors that {finding.survivors} client(s) signed add "
+            "up to the sum that was opened"
         )
         for fault in finding.faults:
             typer.echo(f"line {finding.line}: {fault}, as the transcript proves")

@@ -74,7 +74,7 @@ from tacit.secure.setup import (
     usable,
     vector_digest,
 )
-from tacit.secure.transcript import VERSION, Seal, Seed, Transcript, opened_sum
+from tacit.secure.transcript import VERSION, Closed, Seal, Seed, Transcript, opened_sum
 
 ReplyType = TypeVar("ReplyType")
 UNSETTLED = (
@@ -130,13 +130,25 @@ class _Session:
     ask: Ask
     evidence: dict[Fault, Evidence] = field(default_factory=dict)
     """Who misbehaved, and what shows it."""
+    final: tuple[int, ...] = ()
+    """The members of the sum, once they are settled."""
 
     def total(self) -> Total:
-        """Through all stages."""
+        """Through all stages; if the sum stays closed, the error has the evidence."""
+        try:
+            return self._through()
+        except (TooFewClients, SpoiledSum) as error:
+            if self.roster and self.evidence:
+                found = list(self.evidence.values())
+                closed = Closed(VERSION, packed(self.members.adverts), self.final, found)
+                error.evidence = closed.to_bytes()
+            raise
+
+    def _through(self) -> Total:
         members = self.members
         shares = self._shared()
         dealt = {client: publics(members.digest, client, one) for client, one in shares.items()}
-        final = self._settled(shares, dealt)
+        final = self.final = self._settled(shares, dealt)
         sealed = self._sealed(final)
         survivors = tuple(sorted(sealed))
         confirmations = self._confirmed(final, sealed, shares) if self.roster else {}

@@ -47,6 +47,8 @@ class TooFewClients(Exception):
     """The sum was given up, and nothing was released."""
 
     faults: tuple[Fault, ...] = ()
+    evidence: bytes = b""
+    """With what was signed on the way anybody can see that; empty without faults or a roster."""
 
     def __init__(
         self, stage: str, answered: int, needed: int, faults: Sequence[Fault] = ()
@@ -76,6 +78,8 @@ class SpoiledSum(Exception):
     """What some client shared does not fit together; the sum stays closed."""
 
     faults: tuple[Fault, ...] = ()
+    evidence: bytes = b""
+    """As of :class:`TooFewClients`."""
 
     def __init__(self, faults: Sequence[Fault] = ()) -> None:
         super().__init__(

@@ -4,7 +4,7 @@ It holds what the server saw and what the survivors' sum opens anyway, so it tel
 sum does: signed keys, sealed vectors with their signatures, the survivors' signatures over their
 list, the seeds of the survivors' own masks with what was signed about them before, and the mask
 keys of drop-outs, which fit the keys they had advertised. Of whoever misbehaved it holds the
-evidence.
+evidence. Of a sum that stayed closed nothing but the evidence is kept, without a vector or a seed.
 
 *No two sums.* Who is in the sum, their vectors and what they dealt are fixed by the survivors'
 signatures, before anything opens. What was dealt fixes the seed, in one of two ways. A seed that is
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final as Constant
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from msgspec import Struct
 from tacit.privacy.skellam import IntArray
 from tacit.secure import crypto, shamir
 from tacit.secure.evidence import Case, Evidence, FalseSecret
-from tacit.secure.protocol import Refused, Round, Total
+from tacit.secure.protocol import Fault, Refused, Round, Total
 from tacit.secure.roster import Roster
 from tacit.secure.setup import (
     SELF_SEED,
@@ -76,24 +77,19 @@ class _Heading(Struct, frozen=True, array_like=True):
     version: int
 
 
-class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One sum."""
+class _Signed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What every sum begins with."""
 
     version: int
     adverts: bytes
     members: tuple[int, ...]
-    seals: dict[int, Seal]
-    confirmations: dict[int, bytes]
-    seeds: dict[int, Seed]
-    keys: dict[int, bytes]
-    evidence: list[Evidence]
 
     def to_bytes(self) -> bytes:
         """As MessagePack."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Transcript:
+    def from_bytes(cls, data: bytes) -> Self:
         """What was written, or a ValueError."""
         try:
             version = msgspec.msgpack.decode(data, type=_Heading).version
@@ -105,16 +101,48 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"the transcript cannot be read: {error}") from None
 
-    def recompute(self, around: Round, roster: Roster) -> Total:
-        """The sum, its survivors and who misbehaved, all from signatures; or a ValueError."""
+    def case(self, around: Round, roster: Roster) -> Case:
+        """What everybody had agreed on, if the members signed their keys; or a ValueError."""
         try:
             members = checked_members(self.adverts, around, roster)
         except Refused as reason:
             raise ValueError(str(reason)) from None
+        return Case(members, roster, final_digest(members.digest, self.members))
+
+
+class Closed(_Signed, frozen=True):
+    """A sum that stayed closed, and the evidence against those who misbehaved in it.
+
+    There are no members if it was given up before they were settled. Evidence rests on what the one
+    it names had signed itself, so the survivors' signatures are not needed to judge it.
+    """
+
+    evidence: list[Evidence]
+
+    def judged(self, around: Round, roster: Roster) -> tuple[Fault, ...]:
+        """Who misbehaved; a ValueError if some of the evidence shows nothing, or there is none."""
+        case = self.case(around, roster)
+        if not self.evidence:
+            raise ValueError("the sum stayed closed, and there is no evidence against anybody")
+        return faults_in(self.evidence, case)
+
+
+class Transcript(_Signed, frozen=True):
+    """One sum."""
+
+    seals: dict[int, Seal]
+    confirmations: dict[int, bytes]
+    seeds: dict[int, Seed]
+    keys: dict[int, bytes]
+    evidence: list[Evidence]
+
+    def recompute(self, around: Round, roster: Roster) -> Total:
+        """The sum, its survivors and who misbehaved, all from signatures; or a ValueError."""
+        case = self.case(around, roster)
+        members, final = case.members, case.final
         survivors = tuple(sorted(self.seals))
         if not set(survivors) <= set(self.members) <= set(members.adverts):
             raise ValueError("the survivors are no members")
-        final = final_digest(members.digest, self.members)
         for client, seal in self.seals.items():
             if len(seal.vector) != around.vector_bytes:
                 raise ValueError(
@@ -125,8 +153,7 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
                 client, sealed_text(final, client, vector_digest(seal.vector)), seal.signature
             ):
                 raise ValueError(f"client {client} did not sign its sealed vector")
-        case = Case(members, roster, final)
-        faults = tuple(dict.fromkeys(one.fault(case) for one in self.evidence))
+        faults = faults_in(self.evidence, case)
         dealt = {client: self._dealt(case, client) for client in survivors}
         vectors = {client: seal.vector for client, seal in self.seals.items()}
         contents = sum_digest(vectors, {client: text for client, (_, text) in dealt.items()})
@@ -173,6 +200,11 @@ class Transcript(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         if not case.confirms(client, text, found.signature):
             raise ValueError(f"the seed of client {client} is not the one it dealt")
         return found.seed, text
+
+
+def faults_in(evidence: Sequence[Evidence], case: Case) -> tuple[Fault, ...]:
+    """Who misbehaved; a ValueError if some of the evidence shows nothing."""
+    return tuple(dict.fromkeys(one.fault(case) for one in evidence))
 
 
 def _is_shared(context: bytes, seed_hash: bytes, dealt: Seed, pair: bytes) -> bool:
