@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tools.faults.mutations import in_arrays, in_journal
+
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -122,18 +124,27 @@ DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 )
 
 
+FITTING: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    ".jsonl": in_journal,
+    ".npz": in_arrays,
+}
+"""Other values in a file whose checksums fit again."""
+
+
 def damage(path: Path, seed: int) -> str:
-    """Damage a file; what was done. Now and then a folder is in its place."""
+    """Damage a file; what was done. In its place, the first seeds put a folder and a loop."""
     dice = random.Random(seed)
-    if dice.random() < 0.02:
+    if seed == 0 or dice.random() < 0.02:
         path.unlink()
         path.mkdir()
         return "folder"
-    if dice.random() < 0.02:
+    if seed == 1 or dice.random() < 0.02:
         path.unlink()
         path.symlink_to(path)
         return "loop"
     done = dice.choice(DAMAGES)
+    if seed > 1 and seed % 2:  # every other seed, where there are checksums to fit
+        done = FITTING.get(path.suffix, done)
     path.write_bytes(done(path.read_bytes(), dice))
     return done.__name__
 

@@ -11,7 +11,7 @@ import pytest
 
 from tacit.closing import closed, not_closed
 from tacit.endpoint import VERSION, Close, Endpoint, heading_of
-from tacit.federation import CLOSE, EVALUATE, Federation, LocalChannel
+from tacit.federation import CLOSE, EVALUATE, Federation, LocalChannel, kind_of_piece
 from tacit.journal import Journal
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.events import Composed
@@ -59,7 +59,10 @@ def killed_run(
     network = Dying(channel(built).endpoints, stage=stage, before=before)
     ledger = Ledger.create(tmp_path / "ledger.sqlite", "clinics", Budget(3.0, 1e-5))
     dying = replace(
-        built, channel=network, ledger=ledger, journal=Journal(tmp_path, {"journal": "run"})
+        built,
+        channel=network,
+        ledger=ledger,
+        journal=Journal(tmp_path, {"journal": "run"}, kind_of_piece),
     )
     if prepaid:
         dying.prepay({"votes": Composed((BALLOT.bound.release(139.0),) * prepaid)})
@@ -73,7 +76,7 @@ def again(dying: Federation, tmp_path: Path) -> Federation:
     return replace(
         dying,
         ledger=Ledger(tmp_path / "ledger.sqlite"),
-        journal=Journal(tmp_path, {"journal": "run"}),
+        journal=Journal(tmp_path, {"journal": "run"}, kind_of_piece),
         turnouts=[],
         prepaid=[],
         prepays=False,
@@ -286,7 +289,7 @@ def test_with_its_journal_lost_a_run_pays_for_what_it_asks_again(tmp_path: Path)
         run = replace(
             built,
             ledger=ledger,
-            journal=Journal(tmp_path / folder, {"journal": "run"}),
+            journal=Journal(tmp_path / folder, {"journal": "run"}, kind_of_piece),
             turnouts=[],
             prepaid=[],
             prepays=False,

@@ -19,7 +19,7 @@ from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Examples
 from tacit.dp_training import Recipe
 from tacit.endpoint import AskInClear, AskSum, Continue
-from tacit.federation import Channel, Federation, secure_sum
+from tacit.federation import Channel, Federation, kind_of_piece, secure_sum
 from tacit.journal import Journal
 from tacit.networks import dense
 from tacit.privacy.accounting import Budget, spent
@@ -343,7 +343,7 @@ def test_masks_change_no_private_tuners_answer(
     opened = []
     for secure in ("masks", "plain"):
         built = prepared(tuner, secure)
-        built.journal = Journal(tmp_path, {"sums": secure})
+        built.journal = Journal(tmp_path, {"sums": secure}, kind_of_piece)
         tuner.tune(ChargedQuestions(built), SPACE, np.random.default_rng(4))
         pieces = built.journal.pieces
         opened.append([pieces[place]["value"] for place in pieces if isinstance(place, int)])

@@ -12,7 +12,7 @@ import pytest
 
 from tacit.combining import LocalFindings
 from tacit.endpoint import SESSION_BYTES, VERSION, AskInClear, AskSum, Continue
-from tacit.federation import EvaluationFailed, LocalChannel, local_federation
+from tacit.federation import EvaluationFailed, LocalChannel, kind_of_piece, local_federation
 from tacit.journal import Journal
 from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
@@ -321,7 +321,7 @@ def test_a_prepaid_line_pays_for_one_question() -> None:
 
 
 def test_a_prepaid_question_that_was_cut_off_is_paid_for_again(tmp_path: Path) -> None:
-    members, journal = [likes(0.5)] * 5, Journal(tmp_path, {"a": "test"})
+    members, journal = [likes(0.5)] * 5, Journal(tmp_path, {"a": "test"}, kind_of_piece)
     built = federation(members, budget=Budget(3.0, 1e-5))
     built.journal, ledger = journal, built.ledger
     built.prepay({"vote": TopVotes(10, 2).release(139.0)})
@@ -329,7 +329,7 @@ def test_a_prepaid_question_that_was_cut_off_is_paid_for_again(tmp_path: Path) -
     with pytest.raises(AssertionError):
         built.sum(BALLOT, "vote")
     again = federation(members, budget=Budget(3.0, 1e-5))
-    again.journal, again.ledger = Journal(tmp_path, {"a": "test"}), ledger
+    again.journal, again.ledger = Journal(tmp_path, {"a": "test"}, kind_of_piece), ledger
     again.prepay({"vote": TopVotes(10, 2).release(139.0)})
     assert len(ledger) == 1  # the run is known: what it prepaid is not prepaid twice
     again.sum(BALLOT, "vote")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.arrays import Array
 from tacit.charged_questions import ChargedQuestions
-from tacit.federation import EVALUATE, Federation
+from tacit.federation import EVALUATE, Federation, kind_of_piece
 from tacit.journal import Journal
 from tacit.privacy.accounting import RDP_ORDERS, Budget, spent
 from tacit.privacy.ledger import BudgetExceeded, Ledger
@@ -231,7 +231,7 @@ def test_a_run_cut_off_within_a_round_goes_on_and_ends_one_round_earlier(tmp_pat
 
     def going(cut_at: int) -> Federation:
         built = federated([Pulls(0.1)] * 5, noise_for(both, SPACE, budget), budget)
-        built.ledger, built.journal = ledger, Journal(tmp_path, {})
+        built.ledger, built.journal = ledger, Journal(tmp_path, {}, kind_of_piece)
         channel, asked = built.channel, 0
 
         class Cut:

@@ -16,14 +16,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from tacit.contenders import Contender
 from tacit.files import json_text, write_whole
 from tacit.job import Parts, clients_of, dataset_of, in_process, perform, task_of
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Row, each, machine, unusable
 from tacit.plan import Plan
 from tacit.privacy.accounting import spent
 from tacit.privacy.events import compose, from_json
@@ -40,6 +41,27 @@ _LETS_CLIENTS_SEARCH = ("combine", "flora")
 Told = Callable[[str, int, int], None]
 """Called with what is next, how many runs are done and how many there are."""
 StageProgress = Callable[[str, int, int], None]
+
+
+class Run(Row):
+    """What every piece of the journal of a comparison has: one run of one method."""
+
+    accuracy: Number
+    epsilon: Annotated[float, Meta(ge=0)] | Literal["inf"]
+    delta: Annotated[float, Meta(ge=0, le=1)]
+    protects: str
+    covers: str
+    config: dict[str, bool | int | float | str]
+    note: str
+    events: list[dict[str, Any]]
+
+
+class _Held(Run):
+    """The same on clients who train."""
+
+    bytes_per_client: Number
+    exchanges: Count
+    seconds: Number
 
 
 @dataclass
@@ -123,7 +145,7 @@ def run(
     dataset = dataset_of(plan)
     clients_of(plan, dataset, task_of(plan, dataset))  # what is wrong for all is said for all
     begin_folder(out, plan.to_toml())
-    journal = Journal(out, {"compare": plan.to_json()})
+    journal = Journal(out, {"compare": plan.to_json()}, each(_Held))
     numbers = [plan.search.seed + number for number in range(seeds)]
     fit, unfit = applicable(plan, contenders)
     total, done = len(fit) * seeds, 0
@@ -151,7 +173,7 @@ def run(
         "clients": plan.federation.clients,
         "rows": rows,
         "not_compared": unfit,
-        "together": together(rows, journal.pieces, numbers[0], plan.privacy.delta),
+        "together": together(rows, journal, numbers[0], plan.privacy.delta),
         "machine": machine(),
     }
 
@@ -213,13 +235,15 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 
 def together(
-    rows: Sequence[Mapping[str, Any]], pieces: Mapping[Any, Any], seed: int, delta: float
+    rows: Sequence[Mapping[str, Any]], journal: Journal, seed: int, delta: float
 ) -> dict[str, Any]:
     """What one run of every method that protects anybody would cost together on real data."""
-    private = [entry["method"] for entry in rows if not entry["reference"]]
-    events = [
-        from_json(event) for name in private for event in pieces[f"{name} seed {seed}"]["events"]
-    ]
+    private, events = [entry["method"] for entry in rows if not entry["reference"]], []
+    for piece in (f"{name} seed {seed}" for name in private):
+        try:
+            events += [from_json(event) for event in journal.pieces[piece]["events"]]
+        except ValueError as error:
+            raise unusable(journal.path, piece, str(error)) from None
     cost = spent(compose(events), delta)
     return {"methods": private, "epsilon": cost.epsilon, "delta": cost.delta}
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from tacit.charged_questions import ChargedQuestions
-from tacit.compare import Told, begin_folder, row, together
+from tacit.compare import Run, Told, begin_folder, row, together
 from tacit.contenders import Contender
 from tacit.federation import local_federation
 from tacit.files import json_text
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, Number, each, machine
 from tacit.plan import AUTO, TRAINING_METHODS
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.events import compose, to_json
@@ -40,6 +40,12 @@ from tacit.tuners.voting import Vote
 DROPOUT = 0.1
 """The fraction of clients that may drop out; nobody does."""
 RUNS = 20
+
+
+class _OnTable(Run):
+    """A piece of the journal."""
+
+    regret: Number
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def run(
         raise ValueError(f"--seeds is {runs}; allowed is 1 and above")
     recipe = {"table": table.name, "budget": vars(budget), "dropout": DROPOUT}
     begin_folder(out, json_text(recipe) + "\n")
-    journal = Journal(out, {"compare": recipe})
+    journal = Journal(out, {"compare": recipe}, each(_OnTable))
     clients = TableClients(table)
     fit: list[Contender] = []
     unfit: dict[str, str] = {}
@@ -95,7 +101,7 @@ def run(
         "clients": table.recipe.clients,
         "rows": rows,
         "not_compared": unfit,
-        "together": together(rows, journal.pieces, 0, budget.delta),
+        "together": together(rows, journal, 0, budget.delta),
         "machine": machine(),
     }
 

@@ -16,13 +16,24 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from tacit.arrays import UNREADABLE, Array, Arrays, mean_of, mean_of_models
+from tacit.arrays import (
+    OTHER_KIND,
+    OTHER_NUMBER,
+    OTHER_SHAPE,
+    OTHER_SIZE,
+    UNREADABLE,
+    Array,
+    Arrays,
+    mean_of,
+    mean_of_models,
+)
 from tacit.closing import not_closed
 from tacit.combining import EXACT_STEPS, STEPS
 from tacit.endpoint import (
@@ -36,7 +47,7 @@ from tacit.endpoint import (
     encode,
 )
 from tacit.files import json_text
-from tacit.journal import Journal
+from tacit.journal import Journal, Piece, Row, array, check_piece, unusable
 from tacit.plausible import check_reached, check_sum
 from tacit.privacy.accounting import spent
 from tacit.privacy.bounds import Bound
@@ -76,6 +87,9 @@ MEMBERS = "members"
 SIMULATED = "a simulation: one process plays the server and all clients, and holds every key"
 ONE_HOLDER = "one holder of data trained on its own records; no client was asked"
 BoolArray = npt.NDArray[np.bool_]
+_Entry = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Clients = tuple[Annotated[int, Meta(ge=1, le=2**31)], Annotated[int, Meta(ge=1, le=2**31)]]
+_OF_ANOTHER_FORM = (OTHER_NUMBER, OTHER_KIND, OTHER_SHAPE, OTHER_SIZE)
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many clients are through it, and how many there are."""
 
@@ -196,6 +210,35 @@ class RoundNote:
         """The note of such a line."""
         found = json.loads(text)
         return cls(**{**found, "epsilon": float(found["epsilon"])})
+
+
+class _Opened(Row):
+    """A sum in the journal."""
+
+    asks: str
+    line: str
+    clients: _Clients
+    value: list[_Entry]
+
+
+class _Averaged(Row):
+    """A mean in the journal: of each array its kind, its shape and its bytes."""
+
+    asks: str
+    line: str
+    clients: _Clients
+    arrays: list[tuple[str, tuple[int, ...], str]]
+
+
+class _Noted(msgspec.Struct):
+    """What both have."""
+
+    line: str
+
+
+def kind_of_piece(piece: Piece) -> Any:
+    """Of the journal of a run: what was opened has numbers, everything else is a name."""
+    return _Noted if isinstance(piece, int) else str
 
 
 Watch = Callable[[RoundNote], None]
@@ -415,7 +458,8 @@ class Federation:
     def _opened(self, query: Sums, label: str, at_least: int | None = None) -> Sum:
         place, asks = len(self.turnouts), self._digest(query, label, at_least)
         mechanism = mechanism_of(query.bound, self.participation, self.variance)
-        known = self._recalled(place, asks, mechanism.share_variance)
+        length = query.bound.length
+        known = self._recalled(place, asks, length, mechanism.share_variance)
         if known:
             self.turnouts.append((known.asked, known.answered))
             return known
@@ -494,7 +538,7 @@ class Federation:
         count those. The mean is written to the journal like an opened total.
         """
         place, asks = len(self.turnouts), self._digest(query, label, None)
-        noted: dict[str, Any] | None = self._noted(place, asks)
+        noted: dict[str, Any] | None = self._noted(place, asks, _Averaged)
         if noted is None:
             event: Event = Unprotected(type(query).__name__)
             if isinstance(query, LocalTraining) and self.record_level:
@@ -511,9 +555,23 @@ class Federation:
             }
             if self.journal:
                 self.journal.add(place, noted)
+        elif self.journal:
+            self._check_mean(self.journal, place, noted, query)
         asked, answered = noted["clients"]
         self.turnouts.append((asked, answered))
-        return tuple(_array_of(text) for text in noted["arrays"])
+        return tuple(_array_of(text).numpy() for text in noted["arrays"])
+
+    def _check_mean(
+        self, journal: Journal, place: int, noted: Mapping[str, Any], query: InClear
+    ) -> None:
+        """Refuse a mean out of the journal that cannot be one of answers to the question."""
+        try:
+            mean = tuple(_array_of(text) for text in noted["arrays"])
+            why = query.unfit(mean)
+        except ValueError as error:
+            raise unusable(journal.path, place, str(error)) from None
+        if why in _OF_ANOTHER_FORM:
+            raise unusable(journal.path, place, why)
 
     def collect(self, query: InClear, stage: str) -> list[Arrays]:
         """Answers in clear without a charge: for the training that follows a choice.
@@ -568,21 +626,23 @@ class Federation:
             terms += f" at least {at_least}"
         return digest(b"asked", terms.encode(), encode(query)).hex()
 
-    def _recalled(self, place: int, asks: str, share_variance: float) -> Sum | None:
+    def _recalled(self, place: int, asks: str, length: int, share_variance: float) -> Sum | None:
         """The total that a killed run of this name opened at this place, if it did."""
-        noted = self._noted(place, asks)
-        if noted is None:
+        noted = self._noted(place, asks, _Opened)
+        if noted is None or self.journal is None:
             return None
+        check_piece(self.journal.path, place, noted["value"], array(int, length))
         charge = next(c for c in self.ledger.charges() if c.digest == noted["line"])
         asked, answered = noted["clients"]
         value = np.array(noted["value"], dtype=np.int64)
         return Sum(value, asked, answered, charge, share_variance * answered)
 
-    def _noted(self, place: int, asks: str) -> dict[str, Any] | None:
+    def _noted(self, place: int, asks: str, kind: type[Row]) -> dict[str, Any] | None:
         """What the journal holds for this place, if it is an answer to this question."""
-        noted: dict[str, Any] | None = self.journal.pieces.get(place) if self.journal else None
-        if noted is None:
+        if self.journal is None or place not in self.journal.pieces:
             return None
+        noted: dict[str, Any] = self.journal.pieces[place]
+        check_piece(self.journal.path, place, noted, kind)
         if noted["asks"] != asks:
             raise ValueError(
                 f"the run {self.run!r} asked another question before it was ended; with another "
@@ -645,9 +705,9 @@ def _text_of(array: Array) -> list[Any]:
     return [array.kind, list(array.shape), b64encode(array.data).decode()]
 
 
-def _array_of(text: Sequence[Any]) -> npt.NDArray[np.float32]:
+def _array_of(text: Sequence[Any]) -> Array:
     kind, shape, data = text
-    return Array(kind, tuple(shape), b64decode(data)).numpy()
+    return Array(kind, tuple(shape), b64decode(data))
 
 
 def _line(opened: Sum, asks: str) -> dict[str, Any]:

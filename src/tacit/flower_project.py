@@ -9,15 +9,16 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from tacit.files import write_whole
+from tacit.locks import real
 
 
 def write_project(folder: Path) -> list[Path]:
     """Write the project, named after its folder, and return its files; nothing is overwritten."""
-    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", real(folder).name.lower()).strip("-")
     package = name.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package) or len(name) > 32:
         raise ValueError(
-            f"{folder.resolve().name!r} cannot name a project; allowed is a folder whose name "
+            f"{real(folder).name!r} cannot name a project; allowed is a folder whose name "
             "begins with a letter and has at most 32 letters, digits and dashes"
         )
     if folder.exists() and any(folder.iterdir()):

@@ -21,8 +21,9 @@ from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.dp_training import Recipe
 from tacit.federation import Federation, Progress, Watch, local_federation, lone_holder
+from tacit.federation import kind_of_piece as kind_of_opened
 from tacit.files import whole_file, write_whole
-from tacit.journal import Journal, resident_megabytes
+from tacit.journal import Journal, Piece, resident_megabytes
 from tacit.one_writer import writing
 from tacit.plan import PLAN, TRAINING_METHODS, Plan, combining, participation_of, settled, voting
 from tacit.privacy.accounting import Budget
@@ -69,6 +70,11 @@ def run(plan: Plan, out: Path, progress: Progress, watch: Watch, *, resume: bool
     with writing(out):
         check_folder(out, resume=resume)
         return carry_out(plan, out, lambda parts: _local(parts, progress), watch)
+
+
+def kind_of_piece(piece: Piece) -> Any:
+    """Of the journal of a run: an ending that was gone on from is None."""
+    return str | None if piece in (REFUSED, SPOILED) else kind_of_opened(piece)
 
 
 def check_folder(out: Path, *, resume: bool = False) -> None:
@@ -133,7 +139,7 @@ class Parts:
 
     def journal(self) -> Journal:
         """What the run opened so far: a run that goes on has its name from there."""
-        found = Journal(self.out, RECIPE)
+        found = Journal(self.out, RECIPE, kind_of_piece)
         if RUN not in found.pieces:
             found.add(RUN, self.run)
         return found

@@ -12,7 +12,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 import tacit
 from tacit import locks
@@ -20,6 +23,32 @@ from tacit.files import sync_folder
 
 Piece = int | str
 P = TypeVar("P", int, str)
+KindOf = Callable[[Piece], Any]
+"""Which type the result of a piece has, as :func:`msgspec.convert` knows types."""
+Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
+Positive = Annotated[float, Meta(gt=1e-18, le=1e18)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Some = Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """A result of a piece with these fields and no others: a base of types, never instantiated."""
+
+
+def each(kind: Any) -> KindOf:
+    """All pieces of a journal are of one kind."""
+    return lambda _piece: kind
+
+
+def array(kind: Any, *sizes: int) -> Any:
+    """Lists in lists that make an array of this shape.
+
+    >>> msgspec.convert([[1, 2], [3, 4]], array(int, 2, 2))
+    [[1, 2], [3, 4]]
+    """
+    for size in reversed(sizes):
+        kind = Annotated[list[kind], Meta(min_length=size, max_length=size)]
+    return kind
 
 
 class Journal:
@@ -32,15 +61,18 @@ class Journal:
     *What is believed later was written.* A line is on disk before its piece is known, and a line
     that could not be written, as on a full disk, is cut off again. Every line ends with the release
     that wrote it and a checksum, so nothing that was damaged or means something else is believed.
+    A checksum proves nothing about who computed it: the result of every piece that is read has to
+    be of the kind that ``kind_of`` says, so whoever uses it need not look again.
     """
 
-    def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, recipe: dict[str, Any], kind_of: KindOf) -> None:
         self.path = journal_path(folder, recipe)
+        self.kind_of = kind_of
         self.pieces: dict[Piece, Any] = {}
         self._locked = self._named = self._unknown_end = False
         if self.path.exists():
             self._lock()
-            self.pieces, whole = read_journal(self.path, own_release=True)
+            self.pieces, whole = read_journal(self.path, kind_of, own_release=True)
             os.truncate(self.path, whole)
 
     def complete(
@@ -119,11 +151,14 @@ def journal_path(folder: Path, recipe: dict[str, Any]) -> Path:
     return folder / f"journal-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
 
 
-def read_journal(path: Path, *, own_release: bool = False) -> tuple[dict[Piece, Any], int]:
+def read_journal(
+    path: Path, kind_of: KindOf, *, own_release: bool = False
+) -> tuple[dict[Piece, Any], int]:
     """The finished pieces in a file, and how many of its bytes hold them; nothing is changed.
 
     Args:
         path: the journal.
+        kind_of: of which kind each piece has to be.
         own_release: whether pieces of another release of Tacit are refused, as by whoever goes on.
     """
     pieces: dict[Piece, Any] = {}
@@ -144,8 +179,26 @@ def read_journal(path: Path, *, own_release: bool = False) -> tuple[dict[Piece, 
                 f"{path}, line {number} was written by Tacit {release}, and this is "
                 f"{tacit.__version__}; go on with that release, or begin anew in another folder"
             )
+        check_piece(path, piece, result, kind_of(piece))
         whole += len(line) + 1
     return pieces, whole
+
+
+def check_piece(path: Path, piece: Piece, result: Any, kind: Any) -> None:
+    """Refuse a result that is not of its kind."""
+    try:
+        msgspec.convert(result, kind)
+    except ValueError as error:
+        raise unusable(path, piece, str(error)) from None
+
+
+def unusable(path: Path, piece: Piece, why: str) -> ValueError:
+    """What is said of a piece that has a fitting checksum and is no result of its kind."""
+    return ValueError(
+        f"{path}, piece {piece!r} is no result of this work ({why}): it was altered, or another "
+        "release or another program has written it; take the file from a copy, or begin anew in "
+        "another folder"
+    )
 
 
 def _line(piece: Piece, result: Any) -> bytes:
@@ -164,8 +217,20 @@ def _read(line: bytes) -> tuple[Piece, Any, str]:
     begin, seal = line[:-size], line[-size:]
     if seal != _seal(begin):
         raise ValueError("the checksum is another one")
-    piece, result, release = json.loads(begin + b"]")
+    piece, result, release = json.loads(begin + b"]", parse_int=_whole_number)
+    if type(piece) not in (int, str) or type(release) is not str:
+        raise ValueError("a piece has a number or a name, and a release a text")
+    if b"\\ud" in begin:  # half a character cannot be printed, nor written to a file
+        json.dumps([piece, result], ensure_ascii=False).encode()
     return piece, result, release
+
+
+def _whole_number(digits: str) -> int:
+    """Of 64 bits: NumPy makes objects of larger ones, which no function of it knows."""
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a whole number has more than 64 bits")
+    return number
 
 
 def resident_megabytes(field: str = "VmHWM") -> float:

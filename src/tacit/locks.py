@@ -82,7 +82,7 @@ _MUTEX = threading.RLock()
 
 def take(path: Path) -> Lock | None:
     """Lock a file, made empty if it is missing; None while another process holds it."""
-    path = path.parent.resolve() / path.name
+    path = real(path.parent) / path.name
     with _MUTEX:
         known = _HELD.get(path)
         if known and is_open_file(known.handle, path):
@@ -93,6 +93,15 @@ def take(path: Path) -> Lock | None:
             return None
         _HELD[path] = Lock(path, file)
         return _HELD[path]
+
+
+def real(path: Path) -> Path:
+    """A path without links; as it is from a link on that leads back to itself.
+
+    ``Path.resolve`` raises a RuntimeError for such a link up to Python 3.12. Whoever opens it gets
+    an OSError, which says what is wrong.
+    """
+    return Path(os.path.realpath(path))  # noqa: PTH
 
 
 def release_others(last: Lock) -> None:

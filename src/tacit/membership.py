@@ -39,6 +39,7 @@ from typing import Any
 
 from tacit.files import write_whole
 from tacit.keeping import Tell, in_order, private_folder, tell_log
+from tacit.locks import real
 from tacit.privacy.ledger import Ledger, LedgerError, check_name
 from tacit.privacy.mechanisms import Participation
 from tacit.receipts import Receipt
@@ -335,7 +336,7 @@ def named_keys(paths: Sequence[Path]) -> dict[str, bytes]:
         file = path / PUBLIC_KEY if path.is_dir() else path
         if not file.is_file():
             raise ValueError(f"no public key at {file}; a member makes it with: tacit roster key")
-        name = file.resolve().parent.name if file.name == PUBLIC_KEY else file.stem
+        name = real(file).parent.name if file.name == PUBLIC_KEY else file.stem
         check_name(name, f"rename {file}: the member's name")
         if name in found:
             raise ValueError(f"two keys are called {name!r}; give their files different names")

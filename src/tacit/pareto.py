@@ -24,11 +24,13 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from tacit.cores import import_torch
+from tacit.journal import Number, Row
 from tacit.oracles import Oracle
 from tacit.privacy.skellam import FloatArray
 from tacit.space import Config, Space
@@ -80,6 +82,16 @@ class Point:
     def from_json(cls, found: dict[str, Any]) -> Point:
         """From plain data."""
         return cls(**{**found, "errors": tuple(found["errors"])})
+
+
+class SavedPoint(Row):
+    """What :meth:`Point.to_json` writes."""
+
+    config: dict[str, bool | int | float | str]
+    epsilon: Annotated[float, Meta(ge=0)]
+    errors: Annotated[list[Number], Meta(min_length=1)]
+    seconds: Number
+    extra: Number | None
 
 
 def front(points: Sequence[Point]) -> list[Point]:

@@ -29,11 +29,22 @@ import numpy as np
 
 from tacit.dp_training import POISSON
 from tacit.files import json_text, write_whole
-from tacit.journal import Journal, Piece, journal_path, machine, read_journal
+from tacit.journal import Journal, Piece, journal_path, machine, read_journal, unusable
 from tacit.one_writer import writing
 from tacit.oracles import DpTraining, Oracle
 from tacit.page import versions
-from tacit.pareto import GRID, RANDOM, Front, Point, Suggestion, evaluate, front, grid, hypervolume
+from tacit.pareto import (
+    GRID,
+    RANDOM,
+    Front,
+    Point,
+    SavedPoint,
+    Suggestion,
+    evaluate,
+    front,
+    grid,
+    hypervolume,
+)
 from tacit.pareto import suggest as suggestion
 from tacit.pareto_page import render
 from tacit.pareto_plan import ParetoPlan, load_pareto_plan, oracle_of
@@ -71,10 +82,10 @@ def _searched(plan: ParetoPlan, out: Path, progress: Progress) -> dict[str, Any]
     event = private_event(plan, oracle, settings) if terms.private else None
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PLAN, plan.to_toml())
-    journal = Journal(out, {"front": plan.to_json()})
+    journal = Journal(out, {"front": plan.to_json()}, _kind_of_piece)
     payment = _Payment.made(plan, event, journal) if event else None
     search = Front(oracle, terms.acquisition, terms.first, terms.seed, third_of(plan))
-    search.points = _points(journal.pieces)
+    search.points = _points(journal.pieces, oracle, journal.path)
     progress(len(search.points), total, hypervolume(search.points))
     with _side_by_side(terms.batch) as evaluated:
         while len(search.points) < total:
@@ -92,7 +103,11 @@ def _searched(plan: ParetoPlan, out: Path, progress: Progress) -> dict[str, Any]
     return _written(plan, oracle, search.points, payment.price() if payment else None, out)
 
 
-def _points(pieces: Mapping[Piece, Any]) -> list[Point]:
+def _kind_of_piece(piece: Piece) -> Any:
+    return SavedPoint if isinstance(piece, int) else str
+
+
+def _points(pieces: Mapping[Piece, Any], oracle: Oracle, path: Path) -> list[Point]:
     """The points that were finished, in order."""
     done = sum(isinstance(piece, int) for piece in pieces)
     missing = [number for number in range(done) if number not in pieces]
@@ -101,7 +116,13 @@ def _points(pieces: Mapping[Piece, Any]) -> list[Point]:
             f"the journal of the front has {done} points and lacks point {missing[0]}; take the "
             "file from a copy, or begin anew in another folder"
         )
-    return [Point.from_json(pieces[number]) for number in range(done)]
+    points = [Point.from_json(pieces[number]) for number in range(done)]
+    for number, point in enumerate(points):
+        try:
+            oracle.space.encode(point.config)
+        except ValueError as error:
+            raise unusable(path, number, str(error)) from None
+    return points
 
 
 @contextmanager
@@ -129,7 +150,8 @@ def suggest(folder: Path, *, epsilon: float | None, error: float | None) -> Sugg
             "are not known; run `tacit pareto` again in another folder"
         )
     search = Front(oracle_of(plan), first=plan.front.first, seed=plan.front.seed)
-    search.points = _points(read_journal(path)[0])
+    pieces, _ = read_journal(path, _kind_of_piece)
+    search.points = _points(pieces, search.oracle, path)
     if len(search.points) < search.first:
         raise ValueError(
             f"{path} has {len(search.points)} points, too few for a model: {search.first} came "

@@ -12,16 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from tacit.data.examples import Dataset, Examples
 from tacit.data.partitions import partition
 from tacit.data.sources import load
 from tacit.grids import grid
-from tacit.journal import Journal, machine, resident_megabytes
+from tacit.journal import Count, Journal, Number, Piece, Row, array, machine, resident_megabytes
 from tacit.simulation import DENSE, built_in_task, simulated_clients
 from tacit.space import Config
 from tacit.tables import Recipe, ScoreTable
@@ -52,7 +54,7 @@ def make(
     held = {"train": len(dataset.train), "test": len(dataset.test)}  # a folder may hold a subset
     # Pieces that were made with another split into training and validation parts do not fit.
     identity = {"table": {**asdict(recipe), "seeds": "any"}, "split": "by position", **held}
-    journal = Journal(folder, identity)
+    journal = Journal(folder, identity, partial(_kind_of_piece, tasks, len(candidates)))
     work = {number: partial(_do, recipe, data_dir, task) for number, task in enumerate(tasks)}
     finished: list[int] = []
 
@@ -120,6 +122,33 @@ def _tasks(recipe: Recipe, data_dir: Path | None, candidates: Sequence[Config]) 
         for block in _blocks(order, _CANDIDATES_A_PIECE[stacked]):
             tasks.append(_Task(seed, "federated", block))
     return tasks
+
+
+class _Piece(Row):
+    """What every piece tells of its making."""
+
+    seconds: Number
+    peak_megabytes: Number
+    ways: list[str]
+
+
+def _kind_of_piece(tasks: Sequence[_Task], candidates: int, piece: Piece) -> Any:
+    """Arrays as large as the task; of seeds that are not asked for now, nothing is read."""
+    if not isinstance(piece, int) or not 0 <= piece < len(tasks):
+        return Any
+    members = len(tasks[piece].members)
+    if tasks[piece].kind == "federated":
+        scores = array(float, members)
+        fields = [("accuracy", scores), ("validation_accuracy", scores)]
+        return msgspec.defstruct("Federated", fields, bases=(_Piece,))
+    sizes, wrong = array(Count, members), Annotated[int, Meta(ge=0, le=2**16 - 1)]
+    fields = [
+        ("losses", array(float, members, candidates)),
+        ("wrong", array(wrong, members, candidates)),
+        ("validation_sizes", sizes),
+        ("training_sizes", sizes),
+    ]
+    return msgspec.defstruct("Local", fields, bases=(_Piece,))
 
 
 def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:

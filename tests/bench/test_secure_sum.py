@@ -3,13 +3,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tacit.bench import secure_sum
 from tacit.bench.secure_sum import HOSTILE, LOSSY, QUIET
 from tacit.federation import LocalChannel
-from tacit.journal import Journal
+from tacit.journal import Journal, each
 from tacit.privacy.mechanisms import Participation
 from tacit.secure.graph import wiring
 from tests.secure.rounds import quick_rings
@@ -59,20 +60,31 @@ def test_sums_on_a_ring_open_in_spite_of_lost_messages(monkeypatch: pytest.Monke
 
 def test_sums_that_do_not_open_are_counted_as_such(tmp_path: Path) -> None:
     recipe = {"bench": "secure-sum", "version": 3, "candidates": 100, "votes": 5}
-    journal = Journal(tmp_path, recipe)
+    journal = Journal(tmp_path, recipe, each(Any))
     for number, answered in enumerate((90, 0, 85)):
         journal.add(f"100 clients, sum {number}", answered)
     found = secure_sum.run((), {100: 3}, tmp_path, quiet)["lossy"]
     assert found == [{"clients": 100, "sums": 3, "opened": 2, "fewest_answers": 0}]
 
 
+UNTIMED = {
+    "answered": 1,
+    "faults": [],
+    "processor_seconds": 1.0,
+    "stages": {},
+    "peak_megabytes": 1.0,
+    "upload_bytes_per_client": 1.0,
+    "download_bytes_per_client": 1.0,
+}
+
+
 def test_growth_is_taken_between_the_large_sizes(tmp_path: Path) -> None:
     recipe = {"bench": "secure-sum", "version": 3, "candidates": 100, "votes": 5}
-    journal = Journal(tmp_path, recipe)
+    journal = Journal(tmp_path, recipe, each(Any))
     for clients, degree, seconds in ((1000, 160, 2.0), (4000, 180, 16.0)):
         for setting in secure_sum.SETTINGS:
             row = {"clients": clients, "degree": degree, "seconds": seconds, "setting": setting}
-            journal.add(f"{clients} clients, {setting}", row)
+            journal.add(f"{clients} clients, {setting}", UNTIMED | row)
     growth = secure_sum.run((1000, 4000), {}, tmp_path, quiet)["growth"]
     assert growth["seconds_ratio"] == 8.0
     assert growth["exponent"] == 1.5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tacit.bench import votes
-from tacit.journal import Journal
+from tacit.journal import Journal, each
 from tacit.privacy.planner import chance_bound
 
 
@@ -68,9 +68,9 @@ def test_results_do_not_depend_on_interruptions(tmp_path: Path) -> None:
 
 
 def test_other_recipes_never_mix(tmp_path: Path) -> None:
-    Journal(tmp_path, {"seed": 1}).add(0, "one")
-    assert Journal(tmp_path, {"seed": 1}).pieces == {0: "one"}
-    assert Journal(tmp_path, {"seed": 2}).pieces == {}
+    Journal(tmp_path, {"seed": 1}, each(str)).add(0, "one")
+    assert Journal(tmp_path, {"seed": 1}, each(str)).pieces == {0: "one"}
+    assert Journal(tmp_path, {"seed": 2}, each(str)).pieces == {}
 
 
 def shape(result: dict[str, Any]) -> dict[tuple[str, float, int, float], dict[str, Any]]:

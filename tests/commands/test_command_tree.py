@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import click
 import pytest
@@ -19,7 +20,7 @@ import typer
 from tacit import cli
 from tacit.cli import app
 from tacit.federation import EngineFailed, EvaluationFailed
-from tacit.journal import read_journal
+from tacit.journal import each, read_journal
 from tacit.privacy.ledger import BudgetExceeded, LedgerError
 from tacit.secure.protocol import SpoiledSum, TooFewClients
 from tests.command_line import document, tacit
@@ -210,7 +211,7 @@ def test_what_is_interrupted_says_what_is_kept_and_leaves_no_process_and_no_lock
     assert not group_lives(process.pid)
     assert not (folder / ".writer").exists()
     for path in folder.rglob("journal-*"):
-        read_journal(path)
+        read_journal(path, each(Any))
 
 
 def test_the_page_explains_every_exit_code() -> None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -20,16 +21,19 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.endpoint import Endpoint
-from tacit.journal import read_journal
+from tacit.job import run as carry_out
+from tacit.journal import each, read_journal
+from tacit.plan import load_plan
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
 from tacit.secure.protocol import Refused, TooFewClients, Total
-from tools.faults import corruptions, deployment, federations, fuzz, running
+from tacit.tables import shipped
+from tools.faults import corruptions, deployment, federations, fuzz, fuzz_files, running
 from tools.faults.campaign import Campaign, Outcome, Ready, played
 from tools.faults.children import Child
 from tools.faults.fuzz_messages import WatchedClient
 from tools.faults.members import BALLOT, VARIANCE
-from tools.faults.mutations import bytewise
+from tools.faults.mutations import Mutation, bytewise, in_arrays, in_journal
 from tools.faults.recorded import conversation
 from tools.faults.running import CAMPAIGNS, Wanted, carried_out
 from tools.faults.target import Target
@@ -134,7 +138,7 @@ def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
     (row,) = carried_out(wanted(5))["campaigns"]
     assert row["trials"] == 5
     assert journal.read_bytes().startswith(before)
-    pieces = read_journal(journal)[0]
+    pieces = read_journal(journal, each(Any))[0]
     assert {name for name in pieces if str(name)[-1].isdigit()} == {
         f"corruptions {number}" for number in range(5)
     }
@@ -360,6 +364,45 @@ def test_fuzzing_finds_other_exceptions_and_too_much_work(tmp_path: Path) -> Non
     assert found[0][0] == "KeyError: 'lost'"
     assert found[1][0] == ""
     assert found[2][0].startswith("it took 2000")
+
+
+def refusals(
+    mutation: Mutation, base: bytes, read: Callable[[bytes], object], many: int
+) -> list[str]:
+    """Why altered files were refused, one by one; anything but a ValueError is a failure."""
+    said = []
+    for seed in range(many):
+        data = mutation(base, random.Random(seed))
+        try:
+            read(data)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_altered_journals_with_fitting_checksums_are_gone_on_with(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    carry_out(load_plan(None, fuzz_files._TINY), run, lambda *_: None, lambda _: None)
+    journals = fuzz_files._Journals.written(run, tmp_path)
+    charged = len(journals.ledger)
+    for base, data in enumerate(journals.bases):
+        journals.attempt(base, data, tmp_path)
+        assert len(journals.ledger) == charged, "valid ones are not asked again"
+        said = refusals(in_journal, data, partial(journals.attempt, base, folder=tmp_path), 60)
+        assert any("is no result of this work" in one for one in said)
+        assert not any("cannot be read" in one for one in said), "all checksums fit"
+
+
+def test_altered_arrays_reach_what_reads_a_table(tmp_path: Path) -> None:
+    table, path = min(shipped().values(), key=lambda one: one.stat().st_size), tmp_path / "t.npz"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        fuzz_files._table_used(path)
+
+    said = refusals(in_arrays, table.read_bytes(), read, 100)
+    for reason in ("has shape", "planes of bytes", "is missing", "`$.", "not between 0 and 1"):
+        assert any(reason in one for one in said), (reason, said)
 
 
 def test_fuzzing_finds_a_ledger_that_changes_without_a_release(

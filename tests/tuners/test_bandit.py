@@ -12,7 +12,7 @@ from scipy.stats import entropy
 
 from tacit.arrays import Array
 from tacit.charged_questions import ChargedQuestions
-from tacit.federation import EVALUATE, Federation, LocalChannel
+from tacit.federation import EVALUATE, Federation, LocalChannel, kind_of_piece
 from tacit.journal import Journal
 from tacit.privacy.accounting import Budget, spent
 from tacit.privacy.events import SkellamRelease, compose
@@ -273,7 +273,7 @@ def test_a_killed_run_goes_on_after_its_last_round(mode: str, after: int, tmp_pa
     budget = Budget(8.0, 1e-5) if mode == "dp" else INFINITE
     method = Bandit(start, STAGE, candidates=6, mode=mode)
     run = built(method, budget)
-    run.journal = Journal(tmp_path, {})
+    run.journal = Journal(tmp_path, {}, kind_of_piece)
 
     class Killed(Exception):
         pass
@@ -290,7 +290,7 @@ def test_a_killed_run_goes_on_after_its_last_round(mode: str, after: int, tmp_pa
     in_clear = {"dp": 0, "rewards-only": trained, "clear": after}[mode]
     assert len(run.ledger.charges()) == declared + in_clear
     again = built(method, budget)
-    again.ledger, again.journal = run.ledger, Journal(tmp_path, {})
+    again.ledger, again.journal = run.ledger, Journal(tmp_path, {}, kind_of_piece)
     method.tune(ChargedQuestions(again), SPACE, np.random.default_rng(1))
     trained = [note.what for note in again.rounds].count("training")
     in_clear = {"dp": 0, "rewards-only": trained, "clear": len(again.rounds)}[mode]
@@ -311,7 +311,7 @@ def test_a_run_that_is_cut_off_within_a_round_pays_for_it_twice(
 
     def going(cut_at: int) -> Federation:
         run = built(method, budget)
-        run.ledger, run.journal, run.run = ledger, Journal(tmp_path, {}), "cut"
+        run.ledger, run.journal, run.run = ledger, Journal(tmp_path, {}, kind_of_piece), "cut"
         channel, asked = run.channel, 0
 
         class Cut:

@@ -13,7 +13,7 @@ import tacit
 from tacit.cells import Cells
 from tacit.charged_questions import ChargedQuestions
 from tacit.combining import EXACT_STEPS, STEPS, CellCounts, ClusterSums, Kept, optima
-from tacit.federation import Federation
+from tacit.federation import Federation, kind_of_piece
 from tacit.journal import Journal
 from tacit.local_search import LocalSearch
 from tacit.optima import promising
@@ -59,7 +59,7 @@ def exact(
     clients: list[Client], tmp_path: Path, secure: str = "encrypted", **more: object
 ) -> Federation:
     built = federation(clients, 0.0, budget=INFINITE, dropout=0.0, secure=secure, **more)  # type: ignore[arg-type]
-    return replace(built, journal=Journal(tmp_path, {}))
+    return replace(built, journal=Journal(tmp_path, {}, kind_of_piece))
 
 
 @pytest.mark.parametrize(("strategy", "mode"), list(product(STRATEGIES, MODES)))

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from tacit.job import kind_of_piece
 from tacit.journal import read_journal
 from tacit.membership import LEDGER, RECEIPTS
 from tacit.privacy.ledger import Ledger
@@ -105,6 +106,6 @@ def _receipts(nodes: list[Path]) -> list[Receipt]:
 def _opened(runs: Path) -> dict[str, int]:
     """The line of every sum that was opened, and how many clients are in it."""
     journals = runs.rglob("journal-*.jsonl") if runs.exists() else ()
-    pieces = [read_journal(journal)[0].items() for journal in journals]
+    pieces = [read_journal(journal, kind_of_piece)[0].items() for journal in journals]
     noted = [note for several in pieces for place, note in several if isinstance(place, int)]
     return {note["line"]: note["clients"][1] for note in noted}

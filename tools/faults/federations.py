@@ -18,7 +18,7 @@ import numpy as np
 
 from tacit.bench.secure_sum import JunkDealer, LossyChannel
 from tacit.endpoint import Endpoint
-from tacit.federation import Federation, LocalChannel, local_federation
+from tacit.federation import Federation, LocalChannel, kind_of_piece, local_federation
 from tacit.journal import Journal
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
@@ -177,7 +177,7 @@ def _built(plan: _Plan, chance: random.Random, folder: Path) -> tuple[Federation
         variance=VARIANCE,
         secure=plan.secure,
         roster=plan.roster,
-        journal=Journal(folder / "run", {"journal": "run"}),
+        journal=Journal(folder / "run", {"journal": "run"}, kind_of_piece),
     )
     if not isinstance(built.channel, LocalChannel):
         raise TypeError("a local federation has a local channel")

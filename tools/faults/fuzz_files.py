@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-import json
+import math
 import random
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacit.federation import Federation
-from tacit.files import decoded
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.federation import Federation, kind_of_piece, local_federation
+from tacit.files import json_text
+from tacit.job import RECIPE
 from tacit.job import run as carry_out
-from tacit.journal import _seal as journal_seal
-from tacit.journal import read_journal
+from tacit.journal import Journal, journal_path, read_journal
 from tacit.keeping import UNREADABLE
 from tacit.membership import Membership
+from tacit.oracles import SparseVector
+from tacit.pareto import RANDOM, Front, hypervolume, transformed
+from tacit.pareto_job import _kind_of_piece as _kind_of_point
+from tacit.pareto_job import _points
 from tacit.pareto_plan import load_pareto_plan
 from tacit.plan import load_plan
+from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
+from tacit.query import Ballot, LocalTraining
 from tacit.receipts import check_receipts, read_receipts
 from tacit.result_files import read_result
+from tacit.runs import read_run
 from tacit.secure.crypto import digest
-from tacit.secure.protocol import Refused
+from tacit.secure.protocol import PLAIN, Refused
 from tacit.secure.roster import Roster
 from tacit.sessions import Sessions
-from tacit.tables import ScoreTable, shipped
+from tacit.space import Config
+from tacit.tables import ScoreTable, TableClients, shipped
+from tacit.task import FunctionClient
 from tacit.transcripts import ClosedRecord, Record
-from tools.faults.mutations import bytewise, in_json, in_lines, in_msgpack
+from tools.faults.mutations import bytewise, in_arrays, in_journal, in_json, in_lines, in_msgpack
 from tools.faults.recorded import Conversation, spoiled
 from tools.faults.target import Target
 
+_FRONT = {"front": "fuzzed"}
 _TINY = (
     "federation.clients=8",
     "search.candidates=6",
@@ -51,7 +63,7 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
     plan = load_plan(None, _TINY)
     carry_out(plan, run, lambda *_: None, lambda _: None)
     pareto = load_pareto_plan(None, []).to_toml()
-    journal = next(run.glob("journal-*.jsonl")).read_bytes()
+    journals = _Journals.written(run, prepared)
     receipts = [file.read_bytes() for file in sorted((prepared / "receipts").iterdir())[:6]]
     transcripts = [file.read_bytes() for file in sorted((prepared / "transcripts").iterdir())[:3]]
     ledger = Ledger(prepared / "server.sqlite")
@@ -149,15 +161,20 @@ def file_targets(talk: Conversation, prepared: Path) -> list[Target]:
         ),
         Target(
             "journals",
-            [journal],
-            (bytewise, _resealed_journal, in_lines),
-            simple(read_journal, "journal-0.jsonl"),
+            journals.bases,
+            (bytewise, in_journal, in_journal, in_journal, in_lines),
+            quiet(journals.attempt),
             wrong,
             60,
         ),
         Target("results", results, (bytewise, in_json, in_json), quiet(result), wrong, 40),
         Target(
-            "tables", [table.read_bytes()], (bytewise,), simple(ScoreTable.load, "t.npz"), wrong, 8
+            "tables",
+            [table.read_bytes()],
+            (bytewise, in_arrays, in_arrays, in_arrays),
+            simple(_table_used, "t.npz"),
+            wrong,
+            24,
         ),
         Target(
             "plans",
@@ -201,19 +218,86 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
     return path
 
 
+def _table_used(file: Path) -> None:
+    """As a comparison uses it."""
+    clients = TableClients(ScoreTable.load(file))
+    clients.of_seed(0)[0].score(clients.table.candidates[0])
+    _ = clients.grid, clients.box
+
+
+@dataclass(frozen=True)
+class _Willing(FunctionClient):
+    """A client that trains in no time."""
+
+    def train_many(self, _configs: Any, weights: Any, *_more: Any) -> Any:
+        return tuple(array + 1 for array in weights)
+
+    def validate_many(self, weights: Any) -> Any:
+        return np.full(len(weights[0]), 0.75, np.float32)
+
+
+@dataclass(frozen=True)
+class _Journals:
+    """Journals of a run, of a federation and of a front, each read by what goes on with it."""
+
+    plan: str
+    ledger: Ledger
+    bases: list[bytes]
+
+    @classmethod
+    def written(cls, run: Path, prepared: Path) -> _Journals:
+        """One of each kind."""
+        own = next(run.glob("journal-*.jsonl")).read_bytes()
+        ledger = Ledger.in_memory("fuzzed", Budget(math.inf, 1e-5))
+        sums, front = prepared / "sums", prepared / "front"
+        _question(ledger, sums)
+        points = Journal(front, _FRONT, _kind_of_point)
+        search = Front(SparseVector(replications=2), RANDOM)
+        for number, config in enumerate(search.propose(4)):
+            points.add(number, search.tell(config, number).to_json())
+        files = journal_path(sums, RECIPE), journal_path(front, _FRONT)
+        bases = [own, *(file.read_bytes() for file in files)]
+        return cls((run / "plan.toml").read_text(), ledger, bases)
+
+    def attempt(self, base: int, data: bytes, folder: Path) -> None:
+        """Go on with an altered one."""
+        place = folder / f"journal-{base}"
+        place.mkdir(exist_ok=True)
+        file = journal_path(place, _FRONT if base == 2 else RECIPE)
+        file.write_bytes(data)
+        if base == 0:
+            (place / "plan.toml").write_text(self.plan)
+            json_text(read_run(place).summary())
+        elif base == 1:
+            _question(self.ledger, place)
+        else:
+            pieces, _ = read_journal(file, _kind_of_point)
+            points = _points(pieces, SparseVector(), file)
+            if points:
+                transformed(points)
+                hypervolume(points)
+
+
+def _question(ledger: Ledger, folder: Path) -> None:
+    """Open a sum and a mean, or go on from what the journal in a folder says of them."""
+    candidates: tuple[Config, ...] = tuple({"x": number} for number in range(4))
+    network = (Array.of(np.zeros((1, 3), np.float32)),)
+    federation = local_federation(
+        [_Willing(lambda config: float(config["x"]))] * 3,
+        Participation(3),
+        ledger,
+        "fuzzed",
+        5.0,
+        secure=PLAIN,
+        roster=False,
+        trains=True,
+        journal=Journal(folder, RECIPE, kind_of_piece),
+    )
+    federation.sum(Ballot(candidates, votes=1), "vote")
+    federation.average(LocalTraining(candidates[:1], network, 1, 1), "training 1")
+
+
 def _resealed_sessions(data: bytes, chance: random.Random) -> bytes:
     head, _, body = data.split(b"\n", 2)
     body = in_json(body, chance)
     return b"\n".join((head, digest(b"sessions", body).hex().encode(), body))
-
-
-def _resealed_journal(data: bytes, chance: random.Random) -> bytes:
-    *lines, rest = data.split(b"\n")
-    place = chance.randrange(len(lines))
-    whole = in_json(lines[place], chance)
-    with suppress(ValueError, RecursionError):
-        told = decoded(whole, list[Any])
-        begin = json.dumps(told[:-1])[:-1].encode()
-        whole = begin + journal_seal(begin)
-    lines[place] = whole
-    return b"\n".join((*lines, rest))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tacit.endpoint import Endpoint
-from tacit.federation import Federation
+from tacit.federation import Federation, kind_of_piece
 from tacit.journal import Journal
 from tacit.membership import LEDGER, RECEIPTS, ROSTER, Member, Membership, named_keys, new_key
 from tacit.one_writer import writing
@@ -108,7 +108,7 @@ def votes(place: Path, sums: int, *, prepaid: bool) -> int:
     """Begin a run of some votes among these members, or go on with it; an exit code."""
     folder = place / "run"
     with writing(folder):
-        journal = Journal(folder, {"journal": "run"})
+        journal = Journal(folder, {"journal": "run"}, kind_of_piece)
         channel = Folders(place)
         roster = Membership.load(channel.folders[0] / ROSTER)
         federation = Federation(

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any
 
 import msgspec
+import numpy as np
+
+import tacit
+from tacit.journal import _seal as journal_seal
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
@@ -85,6 +90,47 @@ def in_json(data: bytes, chance: random.Random) -> bytes:
         return json.dumps(altered, default=lambda value: value.hex()).encode()
     except (RecursionError, TypeError, ValueError):
         return bytewise(data, chance)
+
+
+def in_journal(data: bytes, chance: random.Random) -> bytes:
+    """The same in what a piece of a journal came to, with a checksum that fits again."""
+    *lines, rest = data.split(b"\n")
+    place = chance.randrange(len(lines))
+    piece, result, *_ = json.loads(lines[place])
+    holder = _altered({"result": result}, chance)
+    altered = holder.get("result") if isinstance(holder, dict) else holder
+    told = json.dumps([piece, altered, tacit.__version__], default=lambda value: value.hex())
+    begin = told[:-1].encode()
+    lines[place] = begin + journal_seal(begin)
+    return b"\n".join((*lines, rest))
+
+
+def in_arrays(data: bytes, chance: random.Random) -> bytes:
+    """An array of an npz file has other numbers, another shape or type, or another text."""
+    with np.load(BytesIO(data)) as held:
+        arrays = {name: held[name] for name in held.files}
+    name = chance.choice(list(arrays))
+    array, kind = arrays[name], chance.randrange(5)
+    if array.dtype.kind == "U":
+        altered = in_json(str(array).encode(), chance)
+        arrays[name] = np.array(altered.decode("utf-8", "replace"))
+    elif kind == 0:
+        del arrays[name]
+    elif kind == 1:
+        arrays[name] = array[: chance.randrange(4)] if chance.random() < 0.5 else array.reshape(-1)
+    elif kind == 2:
+        arrays[name] = array.astype(chance.choice(("U5", "i1", "c8", "b1", "f2", "f8", ">i8")))
+    elif kind == 3:
+        arrays[name] = np.zeros((0,) * array.ndim, array.dtype)
+    else:
+        odd = [one for one in ODD if isinstance(one, int | float)]
+        arrays[name] = array.astype(np.float64)
+        arrays[name].flat[chance.randrange(array.size)] = chance.choice(odd)
+        with np.errstate(invalid="ignore"):
+            arrays[name] = arrays[name].astype(array.dtype)
+    made = BytesIO()
+    np.savez(made, **arrays)
+    return made.getvalue()
 
 
 def in_lines(data: bytes, chance: random.Random) -> bytes:

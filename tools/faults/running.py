@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.files import write_whole
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Piece, machine
 from tacit.one_writer import writing
 from tools.faults import deployment
 from tools.faults.campaign import Campaign, Outcome, played, prepared
@@ -114,7 +114,7 @@ def _interrupted(_signal: int, _frame: object) -> None:
 def carried_out(wanted: Wanted) -> dict[str, Any]:
     """Play what is missing, write ``faults.json``, and return it."""
     with writing(wanted.out), _scratch(wanted.out) as scratch:
-        journal = Journal(wanted.out, {"faults": 1, "seed": wanted.seed})
+        journal = Journal(wanted.out, {"faults": 1, "seed": wanted.seed}, _kind_of_piece)
         until = time.monotonic() + wanted.seconds
         rows: list[dict[str, Any]] = []
         for name in NAMES:
@@ -137,6 +137,14 @@ def carried_out(wanted: Wanted) -> dict[str, Any]:
         }
         write_whole(wanted.out / "faults.json", json.dumps(table, indent=1) + "\n")
     return table
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    """How many trials there are, or what came of some: failures, counts and seconds."""
+    name = str(piece)
+    if name.endswith((": planned", ": most")):
+        return Count if name.endswith(": planned") else Count | None
+    return tuple[list[str], dict[str, Count], Number]
 
 
 def _rows(

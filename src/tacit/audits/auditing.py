@@ -15,16 +15,27 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 import tacit
 from tacit.audits.records import RECORD_AUDITS
 from tacit.audits.sums import SUM_AUDITS
 from tacit.audits.worlds import DELTA, HOLES, LOSS, WHOLE, Audit, Material, Numbers, Progress, Sizes
 from tacit.cores import cores
-from tacit.journal import Journal, machine
+from tacit.journal import (
+    Count,
+    Journal,
+    Number,
+    Piece,
+    Row,
+    array,
+    check_piece,
+    machine,
+    unusable,
+)
 from tacit.privacy.accounting import Guarantee
 from tacit.privacy.audit import DELTAS, Hits, best_cuts, bounds, error_of_each
 from tacit.privacy.skellam import FloatArray, IntArray
@@ -39,6 +50,7 @@ _LEAST_PILOT, _PILOT = 50_000, 1_000_000
 """Claimed losses from which cuts are computed; fewer runs need fewer."""
 _WHOLE_PIECE = 10
 _BINS = 64
+_PLAN = ": plan"
 
 
 _UNCHARGED = "{}: a ledger was charged nothing for what was released: the claim is false"
@@ -126,7 +138,7 @@ def run(
         "version": tacit.__version__,
         "code": code(),
     }
-    journal = Journal(folder, {"audit": recipe})
+    journal = Journal(folder, {"audit": recipe}, _kind_of_piece)
     plans = {name: _planned(journal, name, epsilon, sizes[name].runs, each) for name in methods}
     work = {
         key: partial(_piece, name, plans[name], epsilon, count, kind)
@@ -143,6 +155,9 @@ def run(
     with _pool() as pool:
         journal.complete(pool, work, done)
     found = {key: journal.pieces[key] for key in work}
+    for name in methods:
+        for key, _, count in _pieces(name, sizes[name]):
+            _check_hits(journal, key, plans[name], count)
     findings = [
         _finding(name, plans[name], sizes[name], found, each, len(methods)) for name in methods
     ]
@@ -176,7 +191,7 @@ def _planned(
     journal: Journal, name: str, epsilon: float, runs: int, error: float
 ) -> dict[str, Any]:
     """What the first run left, and the cuts, from the journal or new."""
-    key = f"{name}: plan"
+    key = f"{name}{_PLAN}"
     if key not in journal.pieces:
         audit = AUDITS[name]
         material = audit.material(epsilon)
@@ -187,7 +202,51 @@ def _planned(
             cuts[HOLES] = [0.5]
         journal.add(key, {"material": material.to_json(), "cuts": cuts})
     found: dict[str, Any] = journal.pieces[key]
+    try:
+        Material.from_json(found["material"])
+    except ValueError as error:
+        raise unusable(journal.path, key, str(error)) from None
+    ways = {LOSS, HOLES} if AUDITS[name].holes else {LOSS}
+    if found["cuts"].keys() != ways:
+        raise unusable(journal.path, key, f"it has cuts for {', '.join(found['cuts'])}")
     return found
+
+
+def _check_hits(journal: Journal, key: str, plan: Mapping[str, Any], runs: int) -> None:
+    """Refuse counts that are not of the plan's cuts, or of more runs than there were."""
+    hits: Mapping[str, Any] = journal.pieces[key]["hits"]
+    cuts = {
+        way: array(Annotated[int, Meta(ge=0, le=runs)], 2, len(plan["cuts"][way]), 2)
+        for way in plan["cuts"]
+    }
+    if hits.keys() != cuts.keys():
+        raise unusable(journal.path, key, f"it counts {', '.join(hits)}")
+    for way, kind in cuts.items():
+        check_piece(journal.path, key, hits[way], kind)
+
+
+class _Material(Row):
+    charged: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    questions: list[str]
+
+
+class _Plan(Row):
+    """The first piece of a method."""
+
+    material: _Material
+    cuts: dict[str, Annotated[list[Number], Meta(min_length=1)]]
+
+
+class _Counted(Row):
+    """What :func:`_piece` tells."""
+
+    hits: dict[str, list[list[list[Count]]]]
+    ranks: array(Count, _BINS)  # type: ignore[valid-type]
+    seconds: Number
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    return _Plan if str(piece).endswith(_PLAN) else _Counted
 
 
 def _pieces(name: str, sizes: Sizes) -> Iterator[tuple[str, str, int]]:

@@ -32,6 +32,7 @@ from tacit.data.partitions import deal
 from tacit.data.skews import ADADP_PAIRS, ClassPairs
 from tacit.data.sources import load
 from tacit.federation import Federation, local_federation
+from tacit.journal import Number, Row, each
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -82,6 +83,14 @@ QUICK = Setup(
 )
 
 
+class _Trained(Row):
+    """One training."""
+
+    accuracy: Number
+    last_rate: float
+    seconds: Number
+
+
 def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     """Train what is missing, and judge the supplement's claims; JSON."""
     settings = [
@@ -97,7 +106,7 @@ def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
         )
         for seed, share, method, rate in settings
     }
-    pieces, about = place.carried_out("adaptive", setup, ["cifar-10"], work)
+    pieces, about = place.carried_out("adaptive", setup, ["cifar-10"], work, each(_Trained))
     rows = [
         {"seed": seed, "random": share, "method": method, "rate": rate, **pieces[piece]}
         for piece, (seed, share, method, rate) in zip(work, settings, strict=True)

@@ -21,6 +21,7 @@ from tacit.bench.pieces import Workplace
 from tacit.charged_questions import ChargedQuestions
 from tacit.data.sources import load
 from tacit.federation import local_federation
+from tacit.journal import Number, Row, Some, each
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -53,6 +54,16 @@ class Setup:
 QUICK = Setup(data=("digits",), clients=(100,), epsilons=(8.0, math.inf), rounds=3)
 
 
+class _Trained(Row):
+    """One training."""
+
+    accuracy: Number
+    ledger_epsilon: float
+    update_noise: Number
+    parameters: Some
+    seconds: Number
+
+
 def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     """Train what is missing; JSON."""
     settings = [
@@ -68,7 +79,7 @@ def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
         )
         for data, clients, epsilon, seed in settings
     }
-    pieces, about = place.carried_out("averaging", setup, setup.data, work)
+    pieces, about = place.carried_out("averaging", setup, setup.data, work, each(_Trained))
     rows = [
         {"data": data, "clients": clients, "epsilon": epsilon, "seed": seed} | pieces[piece]
         for piece, (data, clients, epsilon, seed) in zip(work, settings, strict=True)

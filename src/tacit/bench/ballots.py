@@ -33,16 +33,20 @@ import math
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any
+from types import GenericAlias
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from tacit.bench.pieces import Workplace
 from tacit.deciding import winner
 from tacit.grids import GRIDS
+from tacit.journal import Count, Number, Piece, Row
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import Composed, Event, SkellamRelease
 from tacit.privacy.mechanisms import Participation
@@ -216,21 +220,48 @@ def integer_noise(vote: Vote, grid: str, budget: Budget) -> tuple[Noise, Noise]:
     return found[0], found[-1]
 
 
+def _rows(about: Mapping[str, Any], regrets: Iterable[str], harms: Iterable[str] = ()) -> Any:
+    """The rows of a piece: one of each method, in this order."""
+    epsilon = Annotated[float, Meta(ge=about["epsilon"], le=about["epsilon"])]
+    known = [(name, Literal[about[name]]) for name in ("data", "partition", "clients")]
+    measured = [("se", Number), ("seconds", Number)]
+    regret = [("regret", Number), ("near_best", Number), ("vote", str | UnsetType, UNSET)]
+    harm = [("harm", Number), ("plain", Number), ("draws", Count)]
+    rows = [
+        msgspec.defstruct(
+            "Row",
+            [("method", Literal[name]), ("epsilon", epsilon), *known, *measured, *own],
+            bases=(Row,),
+        )
+        for names, own in ((regrets, regret), (harms, harm))
+        for name in names
+    ]
+    return GenericAlias(tuple, tuple(rows))
+
+
 def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     """Count every vote; JSON."""
     work: dict[str, Callable[[], Any]] = {}
+    kinds: dict[Piece, Any] = {}
     for epsilon in setup.epsilons:
         budget = Budget(epsilon, DELTA)
         for name in setup.tables:
             seeds = "+".join(str(table.recipe.seeds) for table in _pair(name))
             piece = f"{name}, seeds {seeds}, {epsilon:g}"
+            about = _about(_pair(name)[0], budget)
             work[piece] = partial(on_table, name, budget, setup.draws)
+            kinds[piece] = _rows(about, (*METHODS, *PARTS, *TRIED))
             work[f"{piece} permuted"] = partial(on_permuted, name, budget, setup)
+            kinds[f"{piece} permuted"] = _rows(_permuted_about(about), (), setup.exactness)
         for kind in SURFACES:
             for clients in setup.clients:
                 piece = f"{kind} {clients} {epsilon:g}"
                 work[piece] = partial(on_surfaces, kind, clients, budget, setup)
-    pieces, about = place.carried_out("ballots", setup, [], work)
+                about = _made_up(kind, clients, budget)
+                kinds[piece] = _rows(about, METHODS, setup.exactness if kind == "rough" else ())
+    pieces, about = place.carried_out(
+        "ballots", setup, [], work, lambda piece: kinds.get(piece, Any)
+    )
     found = [row for piece in work for row in pieces[piece]]
     rows = [row for row in found if "regret" in row]
     harmed = [row for row in found if "harm" in row]
@@ -255,9 +286,12 @@ def on_table(name: str, budget: Budget, draws: int) -> list[dict[str, Any]]:
 def on_permuted(name: str, budget: Budget, setup: Setup) -> list[dict[str, Any]]:
     """What smoothing and run-offs harm on one table whose candidates are permuted."""
     table, careful = _pair(name)
-    about = _about(table, budget)
-    about["partition"] += ", permuted"
+    about = _permuted_about(_about(table, budget))
     return harm(partial(_permuted, table, careful, setup.draws), budget, about, setup.exactness)
+
+
+def _permuted_about(about: dict[str, Any]) -> dict[str, Any]:
+    return about | {"partition": about["partition"] + ", permuted"}
 
 
 def _permuted(table: ScoreTable, careful: ScoreTable, draws: int, folds: int, batch: int) -> Crowd:
@@ -267,7 +301,7 @@ def _permuted(table: ScoreTable, careful: ScoreTable, draws: int, folds: int, ba
 
 def on_surfaces(kind: str, clients: int, budget: Budget, setup: Setup) -> list[dict[str, Any]]:
     """All methods on made-up surfaces of a kind; on rough ones, harm too."""
-    about = {"data": kind, "partition": "made up", "clients": clients, "epsilon": budget.epsilon}
+    about = _made_up(kind, clients, budget)
 
     def crowd(folds: int, batch: int) -> Crowd:
         del folds  # nothing is trained
@@ -275,6 +309,10 @@ def on_surfaces(kind: str, clients: int, budget: Budget, setup: Setup) -> list[d
 
     rows = counted(dict.fromkeys((1, FOLDS), crowd(1, 0)), budget, about, METHODS)
     return rows + (harm(crowd, budget, about, setup.exactness) if kind == "rough" else [])
+
+
+def _made_up(kind: str, clients: int, budget: Budget) -> dict[str, Any]:
+    return {"data": kind, "partition": "made up", "clients": clients, "epsilon": budget.epsilon}
 
 
 def _about(table: ScoreTable, budget: Budget) -> dict[str, Any]:

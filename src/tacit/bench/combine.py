@@ -24,11 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tacit.bench.claims import claim
 from tacit.grids import grid
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Piece, Row, array, machine
 from tacit.optima import (
     LocalOptima,
     best_share,
@@ -106,8 +107,9 @@ def run(
 ) -> dict[str, Any]:
     """Train what is missing, combine, and judge the paper's claims; JSON."""
     begin = time.perf_counter()
-    journal = Journal(folder, {"bench": "combine"})
     settings = [(recipe, seed) for seed in range(seeds) for recipe in recipes]
+    sized = {piece("table", recipe, seed): recipe for recipe, seed in settings}
+    journal = Journal(folder, {"bench": "combine"}, partial(_kind_of_piece, sized))
     tables = {
         piece("table", recipe, seed): partial(one_seed, recipe, data_dir, seed)
         for recipe, seed in settings
@@ -148,6 +150,48 @@ def run(
         "seconds": time.perf_counter() - begin,
         "machine": machine(),
     }
+
+
+class _Accurate(Row):
+    """A configuration, and how accurate the model is that was trained with it."""
+
+    server_learning_rate: Number
+    server_momentum: Number
+    accuracy: Number
+
+
+class _Chosen(Row):
+    """What every strategy chose."""
+
+    chosen: dict[str, _Accurate]
+    average: Number
+    seconds: Number
+
+    def __post_init__(self) -> None:
+        expected = {"gho", *STRATEGIES, *SURFACES}
+        if self.chosen.keys() != expected:
+            raise ValueError(f"it has choices of {', '.join(self.chosen)}")
+
+
+def _kind_of_piece(sized: Mapping[str, Recipe], name: Piece) -> Any:
+    """A table as large as its recipe says; of others, nothing is read."""
+    if str(name).startswith("chosen "):
+        return _Chosen
+    recipe = sized.get(str(name))
+    if recipe is None:
+        return Any
+    clients, candidates = recipe.clients, len(grid(recipe.grid))
+    scores, sizes = array(float, candidates), array(Count, clients)
+    fields = [
+        ("losses", array(float, clients, candidates)),
+        ("wrong", array(Count, clients, candidates)),
+        ("validation_sizes", sizes),
+        ("training_sizes", sizes),
+        ("accuracy", scores),
+        ("validation_accuracy", scores),
+        ("seconds", Number),
+    ]
+    return msgspec.defstruct("Table", fields, bases=(Row,))
 
 
 def piece(kind: str, recipe: Recipe, seed: int) -> str:

@@ -23,8 +23,9 @@ import numpy as np
 
 from tacit.charged_questions import ChargedQuestions
 from tacit.combining import EXACT_STEPS, CellCounts, ClusterSums, Kept, LocalBest
+from tacit.federation import kind_of_piece as kind_of_opened
 from tacit.federation import local_federation
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Piece, Row, machine
 from tacit.local_search import LocalSearch
 from tacit.privacy.accounting import Budget
 from tacit.privacy.ledger import Ledger
@@ -59,7 +60,7 @@ def run(
     sizes: Sequence[int], noisy: bool, folder: Path, progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """Measure every size; a killed run goes on with what is missing."""
-    journal = Journal(folder, {"bench": "encrypted"})
+    journal = Journal(folder, {"bench": "encrypted"}, _kind_of_piece)
     work: dict[str, tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]] = {}
     for clients in sizes:
         work[f"mean {clients}"] = (best_of, ("mean", clients, math.inf))
@@ -84,6 +85,47 @@ def run(
     }
 
 
+class _Combined(Row):
+    """One combination of local optima; errors are known where there is no noise."""
+
+    clients: Count
+    epsilon: Number | None
+    seconds: Number
+    stages: dict[str, Number]
+    bytes_per_client: Number
+    upload_bytes_per_client: Number
+    config: dict[str, bool | int | float | str]
+    all_seconds: list[Number]
+
+
+class _Exact(_Combined):
+    mse: Number
+    mask_errors: Count
+
+
+class _Operation(Row):
+    clients: Count
+    ring: Count
+    operation: str
+    who: str
+    seconds: Number
+    bytes: Count | None
+
+
+class _Operations(Row):
+    """Every operation of one sum."""
+
+    rows: list[_Operation]
+    slots: Count
+    wrong: Count
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    if str(piece).startswith("operations "):
+        return _Operations
+    return _Combined if piece == "with noise" else _Exact
+
+
 def best_of(strategy: str, clients: int, epsilon: float) -> dict[str, Any]:
     """The fastest of a few runs; errors are those of all of them."""
     times = _REPEATS if clients <= _REPEATED_UP_TO else 1
@@ -102,7 +144,7 @@ def protocol(strategy: str, clients: int, epsilon: float) -> dict[str, Any]:
     tuner = Combine(strategy, "encrypted", _TRIALS, "grid", points)
     members = [_client(number) for number in range(clients)]
     with TemporaryDirectory() as folder:
-        journal = Journal(Path(folder), {})
+        journal = Journal(Path(folder), {}, kind_of_opened)
         federation = local_federation(
             members,
             Participation(clients, dropout=0.0),

@@ -24,12 +24,17 @@ from typing import Any
 import numpy as np
 
 from tacit.bench.claims import claim
-from tacit.bench.feathers_runs import Setup, one_fraud, one_image
+from tacit.bench.feathers_runs import FraudRow, ImageRow, Setup, one_fraud, one_image
 from tacit.bench.pieces import Workplace
+from tacit.journal import Piece
 from tacit.privacy.accounting import gaussian_epsilon
 
 SEEDS = 3
 METHODS = ("feathers", "darts", "fedex", "fedavg")
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    return FraudRow if str(piece).startswith("fraud, ") else list[ImageRow]
 
 
 def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
@@ -56,7 +61,7 @@ def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
         for seed, epsilon in frauds
     }
     data = ("fashion-mnist", "fraud")
-    found, about = place.carried_out("feathers", setup, data, {**work, **fraud})
+    found, about = place.carried_out("feathers", setup, data, {**work, **fraud}, _kind_of_piece)
     rows = [
         {"seed": seed, "clients": clients, "skew": skew, **row}
         for piece, (seed, clients, skew, _) in pieces.items()

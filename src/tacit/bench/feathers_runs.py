@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Dataset, client_key, split_validation
 from tacit.data.partitions import deal, partition
 from tacit.data.sources import load
 from tacit.federation import Federation, local_federation
+from tacit.journal import Number, Row
 from tacit.privacy.accounting import Budget, ideal_noise
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation
@@ -99,6 +101,36 @@ QUICK = Setup(
     fraud_evaluation=Stage(phases=1, drawn=2, most_rounds=1, train_rounds=2),
     epsilons=(3.5, math.inf),
 )
+
+
+_Settings = dict[str, bool | int | float | str]
+
+
+class _Round(Row):
+    what: str
+    config: _Settings
+    reward: float | None
+
+
+class ImageRow(Row):
+    """One method on images."""
+
+    method: str
+    accuracy: Number
+    architecture: str
+    seconds: Number
+    history: list[_Round] | UnsetType = UNSET
+
+
+class FraudRow(Row):
+    """One training on the fraud data."""
+
+    f1: Number
+    accuracy: Number
+    ledger_epsilon: Number | None
+    architecture: str
+    config: _Settings
+    seconds: Number
 
 
 # Images

@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Row, each, machine
+from tacit.locks import real
 
 SIZES = (10, 50, 100, 250)
 QUICK_SIZES = (10,)
@@ -28,6 +29,28 @@ _APP = {
     "server": "tacit.bench.flower_app:server_app",
     "client": "tacit.bench.flower_app:client_app",
 }
+
+
+class _Stage(Row):
+    exchanges: Count
+    seconds: Number
+    up: Count
+    down: Count
+    messages: Count
+
+
+class _Point(Row):
+    """What a vote took on some nodes."""
+
+    kind: str
+    nodes: Count
+    empty_seconds: list[Number]
+    stages: dict[str, _Stage]
+    flower_seconds: Number
+    our_seconds: Number
+    messages: Count
+    bytes_up_a_node: Number
+    bytes_down_a_node: Number
 
 
 def run(
@@ -39,14 +62,14 @@ def run(
     """Measure every size, and a deployment if one is given; goes on after a kill."""
     import tacit.flower  # noqa: F401  # says how to get Flower where it is missing
 
-    folder = folder.resolve()
-    journal = Journal(folder, {"bench": "flower", "rounds": ROUNDS})
+    folder = real(folder)
+    journal = Journal(folder, {"bench": "flower", "rounds": ROUNDS}, each(_Point))
     work: dict[int, Callable[[Path], dict[str, Any]]] = {
         size: partial(_simulated, size) for size in sizes
     }
     if deployment:
         _check(deployment)
-        work[0] = partial(_deployed, deployment.resolve())
+        work[0] = partial(_deployed, real(deployment))
     for done, (piece, measure) in enumerate(work.items()):
         progress(done, len(work))
         if piece not in journal.pieces:

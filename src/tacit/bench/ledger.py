@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Piece, Row, machine
 from tacit.privacy.accounting import LARGEST_EPSILON, Budget
 from tacit.privacy.events import SkellamRelease
 from tacit.privacy.ledger import Ledger
@@ -61,6 +61,33 @@ def release(number: int, *, distinct: bool) -> SkellamRelease:
     return SkellamRelease(((1, 10),), _VARIANCE * (1 + number * distinct / 1e6))
 
 
+class _Measured(Row):
+    """A ledger of some charges."""
+
+    lines: Count
+    releases: str
+    fill_seconds: Number
+    import_seconds: Number
+    first_seconds: Number
+    next_seconds: Number
+    verify_seconds: Number
+
+
+class _Rivals(Row):
+    """Several processes with one ledger."""
+
+    processes: Count
+    charges_each: Count
+    recorded: Count
+    longest_wait_seconds: Number
+    longest_first_seconds: Number
+    seconds: Number
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    return _Rivals if piece == "rivals" else _Measured
+
+
 def run(quick: bool, folder: Path, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Measure every ledger, those of earlier runs excepted; JSON."""
     begin = time.perf_counter()
@@ -72,7 +99,8 @@ def run(quick: bool, folder: Path, progress: Callable[[int, int], None]) -> dict
         for kind in ("alike", "distinct")
     }
     work["rivals"] = partial(rivals, RIVALS, charges)
-    journal = Journal(folder, {"bench": "ledger", "sizes": list(sizes), "charges": charges})
+    recipe = {"bench": "ledger", "sizes": list(sizes), "charges": charges}
+    journal = Journal(folder, recipe, _kind_of_piece)
     for done, (piece, measure) in enumerate(work.items()):
         progress(done, len(work))
         if piece not in journal.pieces:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tacit.bench.plain_loop import random_examples
 from tacit.cores import import_torch
 from tacit.dp_training import Recipe, Run, Secret, train
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Row, each, machine
 from tacit.lots import Units
 from tacit.networks import dense, dp_hype_mnist
 from tacit.privacy.clipped_sum import charged_sensitivity, grid_step
@@ -72,12 +72,26 @@ MODELS = (
 )
 
 
+class _Measured(Row):
+    """A step of one model."""
+
+    model: str
+    parameters: Count
+    lot: Count
+    places: Number
+    step_milliseconds: Number
+    noise_milliseconds: Number
+    before_milliseconds: Number
+    ratio: Number
+
+
 def run(quick: bool, folder: Path, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Measure every model, those of earlier runs excepted; JSON."""
     begin = time.perf_counter()
     steps, repetitions = (3, 2) if quick else (10, 7)
     setup = {"bench": "noise", "steps": steps, "repetitions": repetitions}
-    journal = Journal(folder, {**setup, "models": [model.name for model in MODELS]})
+    recipe = {**setup, "models": [model.name for model in MODELS]}
+    journal = Journal(folder, recipe, each(_Measured))
     for piece, model in enumerate(MODELS):
         progress(piece, len(MODELS))
         if piece not in journal.pieces:

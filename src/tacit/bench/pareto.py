@@ -19,21 +19,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from tacit import domains
 from tacit.bench.claims import claim
 from tacit.bench.pieces import Workplace
 from tacit.data.sources import load
+from tacit.journal import Count, Number, Piece, Positive, Row
 from tacit.oracles import (
     DpTraining,
     Oracle,
     OutputPerturbation,
     SparseVector,
 )
-from tacit.pareto import HVPOI, NEHVI, RANDOM, Front, Point, evaluate, front, grid, hypervolume
+from tacit.pareto import (
+    HVPOI,
+    NEHVI,
+    RANDOM,
+    Front,
+    Point,
+    SavedPoint,
+    evaluate,
+    front,
+    grid,
+    hypervolume,
+)
 from tacit.space import Config, Int
 
 SEEDS = 3
@@ -82,6 +95,53 @@ QUICK = Setup(
 )
 
 
+class _Searched(Row):
+    """One search; the truth is known where it can be computed."""
+
+    volumes: Annotated[list[Number], Meta(min_length=1)]
+    front: list[SavedPoint]
+    seconds: Number
+    true_volume: Number | UnsetType = UNSET
+
+
+class _SearchedKnown(_Searched, kw_only=True):
+    true_volume: Number
+
+
+class _True(Row):
+    volume: Positive
+    seconds: Number
+
+
+class _Grid(Row):
+    volume: Number
+    points: Count
+    seconds: Number
+
+
+class _Proposing(Row):
+    seconds: Number
+    after: dict[str, Number]
+
+
+class _PrivacyCall(Row):
+    fixed: Number
+    poisson: Number
+
+
+class _Overhead(Row):
+    nehvi: _Proposing
+    hvpoi: _Proposing
+    privacy_call: _PrivacyCall
+    seconds: Number
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    problem, _, rest = str(piece).partition(" ")
+    kinds = {"grid": _Grid, "true": _True, "": _Overhead}
+    return kinds.get(rest, _SearchedKnown if problem in KNOWN else _Searched)
+
+
 def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     """Search what is missing, and judge the paper's claims; JSON."""
     data_dir = place.data_dir
@@ -101,7 +161,7 @@ def run(setup: Setup, seeds: int, place: Workplace) -> dict[str, Any]:
     work |= {f"{problem} grid": partial(on_grid, setup, data_dir, problem) for problem in ADULT}
     work |= {f"{problem} true": partial(true_front, setup, data_dir, problem) for problem in KNOWN}
     work["overhead"] = partial(overhead, setup)
-    pieces, about = place.carried_out("pareto", setup, ("adult", "mnist"), work)
+    pieces, about = place.carried_out("pareto", setup, ("adult", "mnist"), work, _kind_of_piece)
     rows = [
         {"problem": problem, "acquisition": acquisition, "seed": seed}
         | pieces[f"{problem} {acquisition} {seed}"]

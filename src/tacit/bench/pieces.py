@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tacit.data.sources import load
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, KindOf, machine
 from tacit.workers import worker_processes
 
 
@@ -29,15 +29,17 @@ class Workplace:
         setup: Any,
         data: Iterable[str],
         work: Mapping[str, Callable[[], Any]],
+        kind_of: KindOf,
     ) -> tuple[Mapping[str, Any], dict[str, Any]]:
         """What every piece came to, doing those that are missing; and what any result tells.
 
-        Data that are not there are refused before anything is written.
+        Data that are not there are refused before anything is written. Every piece is a row with
+        its ``seconds``, or some of them, as ``kind_of`` says.
         """
         begin, finished = time.perf_counter(), [0]
         for name in data:
             load(name, self.data_dir)
-        journal = Journal(self.folder, {"bench": bench, "setup": repr(setup)})
+        journal = Journal(self.folder, {"bench": bench, "setup": repr(setup)}, kind_of)
 
         def done(_piece: str) -> None:
             finished[0] += 1

@@ -24,13 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from tacit.bench.plain_loop import random_examples, sobol, timed, torch_loop
 from tacit.cores import cores, import_torch
-from tacit.journal import Journal, machine, resident_megabytes
+from tacit.journal import Journal, Piece, Positive, Row, machine, resident_megabytes
 from tacit.networks import dense
 from tacit.page import COLOURS
 from tacit.sgd import Floats
@@ -141,11 +142,21 @@ def run(quick: bool, folder: Path, progress: Callable[[int, int], None]) -> dict
     return {"bench": "scaling", "quick": quick, **result}
 
 
+def _kind_of_piece(points: Sequence[tuple[str, int]], piece: Piece) -> Any:
+    """The very curve and size of the piece, and what was measured there."""
+    if not isinstance(piece, int) or not 0 <= piece < len(points):
+        return Any
+    curve, size = points[piece]
+    fields = [("curve", Literal[curve]), ("size", Literal[size]), (UNITS[curve], Positive)]
+    return msgspec.defstruct("Point", fields, bases=(Row,))
+
+
 def measure(setup: Setup, folder: Path, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """All points of a setup; ``progress`` hears of finished and planned ones."""
     begin = time.perf_counter()
     points = setup.points()
-    journal = Journal(folder, {"bench": "scaling", **asdict(setup)})
+    kind_of = partial(_kind_of_piece, points)
+    journal = Journal(folder, {"bench": "scaling", **asdict(setup)}, kind_of)
     resumed = len(journal.pieces)
     for piece, (curve, size) in enumerate(points):
         progress(piece, len(points))

@@ -27,6 +27,7 @@ from tacit.bench.pieces import Workplace
 from tacit.data.examples import Examples, split_validation
 from tacit.data.sources import load
 from tacit.dp_training import Recipe, Run, Seeded, train
+from tacit.journal import Number, Piece, Row
 from tacit.networks import dense
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.events import SampledGaussian
@@ -79,6 +80,27 @@ QUICK = Setup(
 SELECTIONS = ("geometric", "logarithmic", "poisson")
 
 
+class _Adaptive(Row):
+    """Single runs of the adaptive method."""
+
+    accuracy: Number
+    deviation: Number
+    noise: Number
+    seconds: Number
+
+
+class _Selected(_Adaptive):
+    """Selections from a pool of runs."""
+
+    single_epsilon: float
+    watched_epsilon: float
+    epsilon: float
+
+
+def _kind_of_piece(piece: Piece) -> Any:
+    return _Adaptive if str(piece).endswith(" adaptive") else _Selected
+
+
 def run(setup: Setup, place: Workplace) -> dict[str, Any]:
     """Train what is missing; JSON."""
     data_dir = place.data_dir
@@ -93,7 +115,7 @@ def run(setup: Setup, place: Workplace) -> dict[str, Any]:
         f"{part.data} adaptive": partial(adaptive, setup, data_dir, part) for part in setup.parts
     }
     names = [part.data for part in setup.parts]
-    pieces, about = place.carried_out("selection", setup, names, work)
+    pieces, about = place.carried_out("selection", setup, names, work, _kind_of_piece)
     rows = [
         {"data": part.data, "shape": shape, "mean_runs": mean}
         | pieces[f"{part.data} {shape} {mean:g}"]

@@ -40,7 +40,7 @@ from tacit.data.folders import MissingData
 from tacit.data.skews import Iid
 from tacit.data.sources import load
 from tacit.grids import grid
-from tacit.journal import Journal, machine
+from tacit.journal import Count, Journal, Number, Piece, Row, machine
 from tacit.networks import network
 from tacit.sgd import Floats, scores
 from tacit.simulation import built_in_task, simulated_clients
@@ -115,12 +115,56 @@ def run(
     return {"bench": "speed", "quick": quick, **result}
 
 
+class _Raced(Row):
+    """Candidates scored against a plain loop; None is what a model does not have."""
+
+    model: str
+    ratio: Number
+    seconds: Number
+    plain_seconds: Number
+    plain_threads: Count
+    agrees: Number
+    share_of_peak: Number | None
+    way: str
+    candidates: Count
+    rows: Count
+    epochs: Count | None
+    batch: Count | None
+    shared_epochs_ratio: Number | None
+    gflops_per_second: Number | None = None
+    peak_gflops_per_second: Number | None = None
+    trial_seconds: Number | None = None
+    shared_epochs_seconds: Number | None = None
+    shared_epochs_plain_seconds: Number | None = None
+
+
+class _Halved(Row):
+    """Successive halving against a full search."""
+
+    data: str
+    federation: Count
+    space: str
+    cores: Count
+    ratio: Number
+    agreement: Number
+    agreement_with_ties: Number
+    clients: Count
+    candidates: Count
+    seconds_full: Number
+    seconds_halving: Number
+
+
+def _kind_of_piece(models: int, piece: Piece) -> Any:
+    return _Raced if isinstance(piece, int) and piece < models else _Halved
+
+
 def measure(
     setup: Setup, data_dir: Path | None, folder: Path, progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """All rows of a setup; ``progress`` hears of finished and planned ones."""
     begin = time.perf_counter()
-    journal = Journal(folder, {"bench": "speed", **asdict(setup)})
+    models = len(setup.models) + 1
+    journal = Journal(folder, {"bench": "speed", **asdict(setup)}, partial(_kind_of_piece, models))
     resumed = len(journal.pieces)
     dataset = cache(partial(load, folder=data_dir))
     work: list[Callable[[], dict[str, Any]]] = [

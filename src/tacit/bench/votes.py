@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.cores import cores
-from tacit.journal import Journal, machine
+from tacit.journal import Journal, Number, array, each, machine
 from tacit.page import COLOURS
 from tacit.privacy.accounting import Budget, calibrate
 from tacit.privacy.bounds import TopVotes
@@ -100,7 +100,8 @@ def run(
         "settings": [asdict(setting) for setting in SETTINGS],
         "curves": [asdict(curve) for curve in CURVES],
     }
-    journal = Journal(folder, recipe)
+    sums = array(Number, len(SETTINGS), len(CURVES), 3)
+    journal = Journal(folder, recipe, each(sums))
     sizes = [min(_CHUNK, repetitions - start) for start in range(0, repetitions, _CHUNK)]
     resumed = sum(chunk in journal.pieces for chunk in range(len(sizes)))
     sigmas = _noise_levels()

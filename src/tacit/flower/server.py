@@ -27,7 +27,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from tacit.charged_questions import ChargedQuestions
-from tacit.federation import Federation, RoundNote, secure_sum
+from tacit.federation import Federation, RoundNote, kind_of_piece, secure_sum
 from tacit.flower.channel import FlowerChannel
 from tacit.journal import Journal
 from tacit.membership import Membership
@@ -224,7 +224,7 @@ class Settings:
             deadline=deadline,
             setting=SIMULATED_ON_FLOWER if simulated else DEPLOYED_ON_FLOWER,
             follows=FOLLOWS,
-            journal=Journal(folder, {"run": run}),
+            journal=Journal(folder, {"run": run}, kind_of_piece),
             transcripts=folder / "transcripts" if membership else None,
         )
 

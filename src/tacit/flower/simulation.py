@@ -35,6 +35,7 @@ from tacit.flower.server import (
     wait_for_nodes,
 )
 from tacit.job import RUN, Parts, carry_out, check_folder
+from tacit.locks import real
 from tacit.membership import LEDGER, ROSTER, Member, Membership, new_key
 from tacit.one_writer import writing
 from tacit.plan import Plan, load_plan
@@ -63,12 +64,12 @@ def _carried_out(plan: Plan, out: Path, progress: StageProgress, watch: Watch) -
     check_engine(plan)
     parts = Parts.of(plan, out)  # refuses what cannot be run before any process is started
     plan = parts.plan
-    flower = (out / "flower").resolve()
+    flower = real(out / "flower")
     app = write_app(
         flower / "app",
         server="tacit.flower.simulation:server_app",
         client="tacit.flower.simulation:client_app",
-        folder=str(out.resolve()),
+        folder=str(real(out)),
     )
     write_whole(flower / "plan.toml", plan.to_toml())
     failed = flower / "failed.txt"

@@ -414,13 +414,23 @@ def from_json(data: Mapping[str, Any]) -> Event:
     >>> vote = Repeated(SkellamRelease(((1, 10),), 139.0), times=2)
     >>> from_json(to_json(vote)) == vote
     True
+
+    Raises:
+        ValueError: where the data are no event.
     """
+    try:
+        return _from_json(data)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"an event cannot be read: {error!r}") from None
+
+
+def _from_json(data: Mapping[str, Any]) -> Event:
     given = dict(data)
     kind = given.pop("kind", None)
     if kind == "composed":
-        return Composed(tuple(from_json(part) for part in given["events"]))
+        return Composed(tuple(_from_json(part) for part in given["events"]))
     if kind == "repeated":
-        return Repeated(from_json(given["event"]), int(given["times"]))
+        return Repeated(_from_json(given["event"]), int(given["times"]))
     if kind not in _KINDS:
         allowed = ", ".join(sorted([*_KINDS, "composed", "repeated"]))
         raise ValueError(f"event kind is {kind!r}; known kinds are {allowed}")

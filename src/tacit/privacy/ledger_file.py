@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from tacit.locks import real
 from tacit.privacy.ledger_lines import LedgerError, Line, printable
 from tacit.privacy.ledger_locks import check_locks, look, turn
 
@@ -182,7 +183,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    address = f"{path.resolve().as_uri()}?mode=rw"  # an existing file only
+    address = f"{real(path).as_uri()}?mode=rw"  # an existing file only
     connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
     # A rollback journal with EXTRA syncs the file, the journal and its removal: what COMMIT
     # reported survives a power cut, not only a kill.
