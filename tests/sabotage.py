@@ -732,6 +732,31 @@ def seeded_front() -> None:
     setattr(oracles, "Secret", lambda: dp_training.Seeded(0))  # noqa: B010
 
 
+def float_perturbation() -> None:
+    """Noise on trained weights is of single precision, added to weights on no grid."""
+
+    def normal(_self: Any, deviation: Any, shape: Any) -> Any:
+        return deviation * np.random.default_rng().normal(size=shape).astype(np.float32)
+
+    setattr(dp_training.Secret, "rounded_normal", normal)  # noqa: B010
+    setattr(oracles, "snapped", lambda weights, grid: weights / grid)  # noqa: B010
+
+
+def seeded_perturbation() -> None:
+    """Noise on the weights of a private front comes from the plan's seed."""
+    real = oracles.OutputPerturbation.of
+
+    def seeded(data: Any, **more: Any) -> Any:
+        return real(data, **{**more, "secret": False})
+
+    setattr(oracles.OutputPerturbation, "of", seeded)  # noqa: B010
+
+
+def long_rows() -> None:
+    """Rows go into training with whatever norm and class they have."""
+    setattr(oracles, "_bounded_rows", lambda data: data.features.astype(np.float64))  # noqa: B010
+
+
 def float_noise() -> None:
     """Noise is floating-point, which does not stay on the grid."""
 
@@ -1702,6 +1727,20 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             any_node_is_a_member,
             "flower/test_folderless.py::test_a_node_that_demands_a_roster_answers_nothing_without",
+        ),
+        (
+            float_perturbation,
+            "test_oracles.py::test_noisy_weights_are_whole_steps_with_the_noise_that_is_charged",
+        ),
+        (
+            seeded_perturbation,
+            "test_pareto_job.py::"
+            "test_a_private_front_of_perturbed_weights_is_charged_and_no_seed_tells_its_noise",
+        ),
+        (
+            long_rows,
+            "test_oracles.py::"
+            "test_rows_beyond_every_bound_move_the_perturbed_weights_no_further[1000 times longer]",
         ),
         (float_noise, "test_rules.py::test_a_gradient_is_a_whole_number_of_steps"),
         (

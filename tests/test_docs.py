@@ -548,12 +548,11 @@ def test_numbers_of_the_ballots_are_recorded() -> None:
 
 
 def test_numbers_of_noise_are_recorded_and_a_step_takes_hardly_longer() -> None:
-    """What was asked for is at most 1.3 times a step; the page says that it takes no longer."""
+    """Whole steps are compared: a time of 1.3 is what the page says at most."""
     page = (ROOT / "docs" / "mathematics.md").read_text()
     rows = json.loads((ROOT / "benchmarks" / "noise.json").read_text())["rows"]
     assert max(row["ratio"] for row in rows) <= 1.3
-    assert "takes no longer with these draws" in page
-    assert max(row["ratio"] for row in rows) <= 1.0
+    assert "takes at most 1.3 times as long as one in single precision" in " ".join(page.split())
     small, large = ({r["lot"]: round(r["places"] * r["lot"]) for r in rows}[n] for n in (64, 512))
     text = f"a mean lot of 64 is computed in {small} places, one of 512 in {large}"
     assert text in " ".join(page.split())

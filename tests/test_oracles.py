@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tacit import oracles
 from tacit.data.examples import Dataset, Examples
+from tacit.dp_training import Secret
 from tacit.oracles import (
     LEVELS,
     DpTraining,
@@ -17,7 +19,11 @@ from tacit.oracles import (
     fixed_epsilon,
     poisson_epsilon,
 )
-from tacit.space import Config
+from tacit.privacy.accounting import spent
+from tacit.privacy.clipped_sum import grid_step
+from tacit.privacy.events import SampledGaussian
+from tacit.privacy.skellam import FloatArray, IntArray
+from tacit.space import Config, Float, Space
 
 SETTINGS = [(1000, 64, 1.0, 150), (32_561, 128, 0.7, 2000), (6000, 16, 4.0, 40), (500, 400, 2.0, 3)]
 
@@ -121,22 +127,99 @@ def test_output_perturbation_refuses_groups() -> None:
         OutputPerturbation.of(Dataset("toy", rows, rows, ("no", "yes")))
 
 
+def in_the_ball(seed: int, count: int = 40) -> tuple[FloatArray, IntArray]:
+    """Rows of norm one, and labels that can be told from them."""
+    rows = np.random.default_rng(seed).normal(size=(count, 3))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows, (rows[:, 0] > 0).astype(np.int64)
+
+
+def moved_by_one(seed: int, row: Callable[[FloatArray], FloatArray], label: int | None) -> float:
+    """By how much of what the proof says weights move, at most, when one row is replaced."""
+    rows, labels = in_the_ball(seed)
+    weights = oracles._trained(Examples(rows.astype(np.float32), labels), 5)
+    found = []
+    for place in np.random.default_rng((seed, 1)).integers(40, size=5):
+        other, names = rows.copy(), labels.copy()
+        other[place] = row(other[place])
+        names[place] = names[place] if label is None else label
+        moved = oracles._trained(Examples(other.astype(np.float32), names), 5)
+        found.append((np.linalg.norm(weights - moved, axis=1) * LEVELS * 40 / 2).max())
+    return float(np.max(found))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_no_replaced_row_moves_the_perturbed_weights_by_more_than_is_paid_for(seed: int) -> None:
     """The worst rows that we know: opposite ones of norm one, at any place in the order."""
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(40, 3))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    labels = (rows[:, 0] > 0).astype(np.int64)
+    assert 0.1 < moved_by_one(seed, np.negative, None) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("row", "label"),
+    [
+        (lambda row: -1000 * row, None),
+        (lambda row: np.full_like(row, 3e38), None),
+        (lambda row: np.full_like(row, np.nan), None),
+        (lambda row: np.full_like(row, -np.inf), None),
+        (lambda row: row, 7),
+    ],
+    ids=["1000 times longer", "as large as can be", "no number", "infinite", "of no class"],
+)
+def test_rows_beyond_every_bound_move_the_perturbed_weights_no_further(
+    row: Callable[[FloatArray], FloatArray], label: int | None
+) -> None:
+    assert 0.01 < moved_by_one(5, row, label) <= 1 + 1e-9
+
+
+def perturbation(replications: int = 50, *, secret: bool = True) -> OutputPerturbation:
+    rows, labels = in_the_ball(6)
     examples = Examples(rows.astype(np.float32), labels)
-    weights = oracles._trained(examples, 5)
-    for place in rng.integers(40, size=5):
-        other = rows.copy()
-        other[place] = -other[place]
-        moved = oracles._trained(Examples(other.astype(np.float32), labels), 5)
-        distance = np.linalg.norm(weights - moved, axis=1)
-        assert (distance <= 4 / (LEVELS * 40)).all()
-        assert distance.max() > 0
+    return OutputPerturbation(examples, examples, replications=replications, secret=secret)
+
+
+PERTURBED: Config = {"regularisation": 0.01, "sigma": 2.0}
+
+
+def test_noisy_weights_are_whole_steps_with_the_noise_that_is_charged() -> None:
+    """False alarms: below one in a million, three weights and 4000 draws of each."""
+    family = perturbation(4000)
+    noisy = family.noisy_weights(PERTURBED, Secret())
+    steps = noisy / float(grid_step(4 / (0.01 * 40), 3))
+    assert (steps == np.rint(steps)).all()
+    assert noisy.std(axis=0) == pytest.approx(2.0, rel=5.4 / np.sqrt(2 * 4000))
+    exact = oracles._trained(family.examples, 10)[family._level(PERTURBED)]
+    assert noisy.mean(axis=0) == pytest.approx(exact, abs=5.4 * 2.0 / np.sqrt(4000))
+
+
+def test_the_noise_of_a_private_perturbation_comes_from_no_seed() -> None:
+    assert (perturbation().errors(PERTURBED, 1) != perturbation().errors(PERTURBED, 1)).any()
+    seeded = perturbation(secret=False)
+    assert (seeded.errors(PERTURBED, 1) == seeded.errors(PERTURBED, 1)).all()
+
+
+def test_released_perturbations_cost_what_the_exact_gaussian_costs() -> None:
+    """A release for every replication, as if it were one with noise that much smaller."""
+    family = perturbation(4)
+    found = family.released(PERTURBED, 3.0)
+    assert found.score_noise == 3.0
+    training = SampledGaussian(found.rate, found.noise, found.steps)
+    together = family.epsilon({**PERTURBED, "sigma": 1.0})
+    assert spent(training, family.delta).epsilon == pytest.approx(together, rel=0.005)
+
+
+def test_output_perturbation_refuses_settings_that_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match=r"regularisation is 2; allowed is 0\.0001 to 1$"):
+        perturbation().epsilon({**PERTURBED, "regularisation": 2.0})
+    with pytest.raises(ValueError, match="sigma is 0; allowed is a finite number above 0"):
+        perturbation().released({**PERTURBED, "sigma": 0.0}, 1.0)
+    with pytest.raises(ValueError, match="the space has sigma; allowed for output perturbation"):
+        replace(perturbation(), space=Space({"sigma": Float(1.0, 2.0)}))
+
+
+def test_output_perturbation_refuses_more_rows_than_its_proof_allows() -> None:
+    rows = Examples(np.zeros((2**20, 64), np.float32), np.zeros(2**20, np.int64))
+    with pytest.raises(ValueError, match=r"up to 2\^50, for which the rounding of weights"):
+        OutputPerturbation(rows, rows, epochs=11)
 
 
 def test_output_perturbation_is_the_exact_gaussian() -> None:

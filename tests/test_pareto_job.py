@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit import pareto_job
-from tacit.data.examples import Examples
-from tacit.oracles import TUNERS, DpTraining, TunerOracle
+from tacit import pareto_job, pareto_plan
+from tacit.data.examples import Dataset, Examples
+from tacit.oracles import TUNERS, DpTraining, OutputPerturbation, TunerOracle
 from tacit.pareto import Point
 from tacit.pareto_job import _noisy, private_event, run, suggest
 from tacit.pareto_plan import load_pareto_plan, oracle_of
@@ -283,6 +283,43 @@ def test_a_private_front_has_noise_that_no_seed_tells() -> None:
     )
     assert (plain.errors(config, 7) == plain.errors(config, 7)).all()
     assert (private.errors(config, 7) != private.errors(config, 7)).any()
+
+
+def test_a_private_front_of_perturbed_weights_is_charged_and_no_seed_tells_its_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = np.random.default_rng(1).normal(size=(300, 4)).astype(np.float32)
+    rows = Examples(features, (features[:, 0] > 0).astype(np.int64))
+    data = Dataset("toy", rows, rows, ("no", "yes"))
+    monkeypatch.setattr(pareto_plan, "load", lambda *_: data)
+    terms = (
+        *("oracle.kind=output-perturbation", "oracle.replications=3", "front.batch=1"),
+        *("front.first=4", "front.points=2", "front.acquisition=random"),
+    )
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        "[space]\nregularisation = { low = 0.1, high = 0.2 }\nsigma = { low = 2.0, high = 3.0 }\n"
+    )
+    made: list[OutputPerturbation] = []
+    real = OutputPerturbation.errors
+
+    def watched(oracle: OutputPerturbation, config: Config, seed: int) -> Any:
+        made.append(oracle)
+        return real(oracle, config, seed)
+
+    monkeypatch.setattr(OutputPerturbation, "errors", watched)
+    found = searched(tmp_path / "a", *terms, "front.private=true", plan=plan)
+    assert len(made) == len(found["points"]) == 6
+    assert all(oracle.secret for oracle in made)
+    assert all(len(point["errors"]) == 1 for point in found["points"])
+    ledger = Ledger(tmp_path / "a" / "ledger.sqlite")
+    counts = releases(compose(charge.event for charge in ledger.charges()))
+    paid = {(event.rate, event.steps) for event in counts if isinstance(event, Scored)}
+    assert (paid, counts.total()) == ({(1.0, 3)}, 6)
+    assert ledger.total().epsilon > max(point["epsilon"] for point in found["points"])
+    plain = oracle_of(load_pareto_plan(plan, terms))
+    assert isinstance(plain, OutputPerturbation)
+    assert not plain.secret
 
 
 def test_a_released_error_has_the_noise_that_is_charged_in_whole_steps() -> None:

@@ -23,11 +23,11 @@ import numpy as np
 from tacit.charged_questions import ChargedQuestions
 from tacit.data.examples import Dataset, Examples
 from tacit.domains import ADULT, Domain
-from tacit.dp_training import FIXED, POISSON, Recipe, Run, Secret, Seeded, train
+from tacit.dp_training import FIXED, POISSON, Chance, Recipe, Run, Secret, Seeded, train
 from tacit.federation import local_federation
 from tacit.privacy.accounting import Budget, gaussian_epsilon, ideal_epsilon, spent
 from tacit.privacy.clipped_sum import charged_sensitivity, grid_step, snapped
-from tacit.privacy.events import SampledGaussian
+from tacit.privacy.events import SampledGaussian, Scored
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanisms import Participation, SomeClients
 from tacit.privacy.skellam import FloatArray
@@ -139,6 +139,15 @@ class DpTraining:
             return poisson_epsilon(lot / self.examples.units, noise, steps, self.delta)
         return fixed_epsilon(self.examples.units, lot, noise, steps, self.delta)
 
+    def released(self, config: Config, score_noise: float) -> Scored:
+        """Models of all replications, trained on lots by chance, and a score with this noise."""
+        return Scored(
+            int(config["lot"]) / self.examples.units,
+            math.sqrt(float(config["noise_variance"])),
+            self.steps(config) * self.replications,
+            score_noise,
+        )
+
     def errors(self, config: Config, seed: int) -> FloatArray:
         return self.errors_of([config], seed)[0]
 
@@ -223,20 +232,57 @@ def poisson_epsilon(rate: float, noise: float, steps: int, delta: float) -> floa
     return found if math.isfinite(found) else ideal_epsilon(event, delta)
 
 
+LEVELS = np.logspace(-4, 0, 101)
+"""The regularisations that are trained."""
+PERTURBATIONS = Space(
+    {"regularisation": Float(1e-4, 1.0, log=True), "sigma": Float(0.1, 10.0, log=True)}
+)
+"""The paper's domain for output perturbation."""
+_MOST_ROUNDING = 2**50
+"""Epochs times squared rows times features, for which steps round by less than is charged."""
+
+
 @dataclass(frozen=True)
 class OutputPerturbation:
     """Regularised logistic regression, with Gaussian noise on the trained weights.
 
-    The paper's first example: Wu et al., "Bolt-on Differential Privacy" (2017), Algorithm 2, on
-    rows of norm at most one, one row a step, projected onto the ball of radius ``1 / g``, with
-    steps of ``min(1 / (1 + g), 1 / (g t))`` for the regularisation ``g``: the weights move by at
-    most ``4 / (g n)`` when one row is replaced. They are snapped to a grid, and noise is a rounded
-    normal on it (:mod:`tacit.privacy.clipped_sum`), so epsilon is the exact one of a Gaussian on
-    the charged sensitivity. The regularisation is rounded to one of :data:`LEVELS` values, which
-    are all trained at once.
+    The paper's first example: Wu et al., "Bolt-on Differential Privacy" (2017), Algorithm 2: one
+    row a step, rows of norm at most one, ``n`` of them in the same order in every one of ``k``
+    epochs, weights projected onto the ball of radius ``1 / g`` for the regularisation ``g``, and
+    in step ``t`` of ``T = k n`` a rate of ``r = min(1 / (1 + g), 1 / (g t))``. The regularisation
+    is rounded to one of :data:`LEVELS` values, which are all trained at once.
 
-    This measures how well the method does, and nothing of it is released: noise is of single
-    precision, from a seed (:class:`tacit.dp_training.Seeded`).
+    *Proof.* Neighbours differ by replacing one row.
+
+    1. *Exact weights* then differ by at most ``2 / (g n)``, half of what the paper says. A step is
+       ``w (1 - g r) - r s(x w) x`` and a projection, where ``s`` is nondecreasing, within -1 and 1,
+       and has slopes of at most 1/4. On the same row it brings two weights together by the factor
+       ``1 - g r`` at least, since ``r (g + 1/4) <= 1``; on the replaced row it adds at most ``2 r``
+       to that; projections bring them no further apart. The ``2 r`` of step ``t`` are multiplied by
+       ``1 - g r`` in all later ones. Where ``g r = 1 / t`` this leaves ``2 / (g t) * t / T``; in
+       the steps before that, at most ``2 / (1 + g) * min(1, m / T)`` for ``m = (1 + g) / g``. Both
+       are at most ``2 / (g T)``, and the row comes ``k`` times.
+    2. *Computed weights.* In double precision a step errs by at most ``(d + 32) 2^-53 / g`` for
+       ``d`` features: the inner product by ``(d + 1) 2^-53 / g``, of which the slope lets a quarter
+       through, the norm by a share of ``(d + 4) 2^-54``, all else by less than ``30 * 2^-53 / g``.
+       Later steps make no error larger, so both weights together err by at most
+       ``2 k n (d + 32) 2^-53 / g``, which is below ``1 / (4 g n)``: what is larger is refused.
+    3. *Rows* are scaled to norm at most one where weights are trained, whoever made the examples; a
+       row whose norm is not finite, or of no class, is a row of zeros.
+    4. *Noise.* So ``4 / (g n)``, the paper's bound, is one for computed weights too. They are
+       snapped to a grid and rounded normal noise is added; the charged sensitivity has room for
+       both (:mod:`tacit.privacy.clipped_sum`). Hence noisy weights are the rounded output of a
+       Gaussian mechanism, and epsilon is the exact one of that.
+
+    Args:
+        examples: what is trained on, in two classes; every row stands alone.
+        test: where accuracy is measured.
+        epochs: how often training goes through the rows.
+        delta: at which epsilon is told.
+        replications: draws of noise to average over; each is a release.
+        secret: take noise from the operating system, as whatever tells of the noisy weights beyond
+            those who may see the data must; otherwise from the seed, in single precision.
+        space: of ``regularisation`` and ``sigma``, the noise's standard deviation.
     """
 
     examples: Examples = field(repr=False)
@@ -244,14 +290,10 @@ class OutputPerturbation:
     epochs: int = 10
     delta: float = 1e-6
     replications: int = 50
+    secret: bool = False
+    space: Space = PERTURBATIONS
     name = "output-perturbation"
     protects = PER_RECORD
-    space = Space(
-        {
-            "regularisation": Float(1e-4, 1.0, log=True),
-            "sigma": Float(0.1, 10.0, log=True),
-        }
-    )
 
     @classmethod
     def of(cls, data: Dataset, **more: Any) -> OutputPerturbation:
@@ -265,41 +307,77 @@ class OutputPerturbation:
                 "the examples say which rows belong together; allowed for output perturbation are "
                 "examples in which every row stands alone"
             )
+        if self.space.dimensions.keys() != PERTURBATIONS.dimensions.keys():
+            raise ValueError(
+                f"the space has {', '.join(self.space.dimensions)}; allowed for output "
+                f"perturbation are {' and '.join(PERTURBATIONS.dimensions)}"
+            )
+        rows, parameters = len(self.examples), math.prod(self.examples.shape)
+        if self.epochs * rows**2 * (parameters + 32) > _MOST_ROUNDING:
+            raise ValueError(
+                f"output perturbation has {rows} rows of {parameters} features and {self.epochs} "
+                "epochs; allowed is epochs * rows^2 * (features + 32) up to 2^50, for which the "
+                "rounding of weights is known to be harmless; train on fewer rows"
+            )
 
     def epsilon(self, config: Config) -> float:
-        sensitivity = float(
-            charged_sensitivity(self._moves(config), math.prod(self.examples.shape))
-        )
-        return gaussian_epsilon((sensitivity / float(config["sigma"])) ** 2, self.delta)
+        return gaussian_epsilon((self._charged(config) / _sigma(config)) ** 2, self.delta)
+
+    def released(self, config: Config, score_noise: float) -> Scored:
+        """Noisy weights of all replications, and a score of them with this noise.
+
+        Every row is in for certain. Its replacement moves the weights by the charged sensitivity,
+        and would move a sum of gradients by two of the units that the event has.
+        """
+        noise = 2 * _sigma(config) / self._charged(config)
+        return Scored(1.0, noise, self.replications, score_noise)
 
     def errors(self, config: Config, seed: int) -> FloatArray:
-        weights = _trained(self.examples, self.epochs)[self._level(config)]
-        grid, shape = (
-            grid_step(self._moves(config), len(weights)),
-            (self.replications, len(weights)),
-        )
-        noise = Seeded(seed).rounded_normal(float(config["sigma"]) / grid, shape)
-        noisy = (snapped(weights, grid) + noise) * grid
-        scores = self.test.features @ noisy.T.astype(np.float32)
+        noisy = self.noisy_weights(config, Secret() if self.secret else Seeded(seed))
+        with np.errstate(all="ignore"):  # a row that has no score is of the first class
+            scores = self.test.features @ noisy.T.astype(np.float32)
         wrong = (scores > 0) != (self.test.labels[:, None] == 1)
         return np.asarray(wrong.mean(axis=0), dtype=np.float64)
+
+    def noisy_weights(self, config: Config, chance: Chance) -> FloatArray:
+        """Of every replication."""
+        weights = _trained(self.examples, self.epochs)[self._level(config)]
+        grid = grid_step(self._moves(config), len(weights))
+        shape = self.replications, len(weights)
+        noise = chance.rounded_normal(_sigma(config) / grid, shape)
+        return (snapped(weights, grid) + noise) * grid
 
     def draw(self, rng: np.random.Generator) -> Config:
         return self.space.decode(rng.random(2))
 
+    def _charged(self, config: Config) -> float:
+        return float(charged_sensitivity(self._moves(config), math.prod(self.examples.shape)))
+
     def _moves(self, config: Config) -> float:
-        """How far one row moves the weights, at most."""
+        """How far one row moves the weights, at most, before they are snapped."""
         return float(4 / (LEVELS[self._level(config)] * len(self.examples)))
 
     @staticmethod
     def _level(config: Config) -> int:
-        return int(np.argmin(np.abs(np.log(LEVELS / float(config["regularisation"])))))
+        wanted = float(config["regularisation"])
+        if not 0.999 * LEVELS[0] <= wanted <= 1.001 * LEVELS[-1]:
+            raise ValueError(
+                f"regularisation is {wanted:g}; allowed is {LEVELS[0]:g} to {LEVELS[-1]:g}"
+            )
+        return int(np.argmin(np.abs(np.log(LEVELS / wanted))))
+
+
+def _sigma(config: Config) -> float:
+    sigma = float(config["sigma"])
+    if not 0 < sigma < math.inf:
+        raise ValueError(f"sigma is {sigma:g}; allowed is a finite number above 0")
+    return sigma
 
 
 @lru_cache(maxsize=2)
 def _trained(examples: Examples, epochs: int) -> FloatArray:
     """Weights for every level of regularisation, all along the same order of rows."""
-    rows, signs = examples.features.astype(np.float64), 2.0 * examples.labels - 1.0
+    rows, signs = _bounded_rows(examples), 2.0 * (examples.labels == 1) - 1.0
     rng, step = np.random.default_rng(0), 0
     weights = np.zeros((len(LEVELS), rows.shape[1]))
     for _ in range(epochs):
@@ -315,8 +393,14 @@ def _trained(examples: Examples, epochs: int) -> FloatArray:
     return weights
 
 
-LEVELS = np.logspace(-4, 0, 101)
-"""The regularisations that are trained."""
+def _bounded_rows(examples: Examples) -> FloatArray:
+    """Rows of norm at most one; what has no finite norm, or no class, is zero."""
+    rows = examples.features.astype(np.float64)
+    with np.errstate(all="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    known = np.isfinite(norms) & ((examples.labels == 0) | (examples.labels == 1))
+    scale = np.where(known, np.maximum(norms, 1.0), 1.0)
+    return np.asarray(np.where(known[:, None], rows, 0.0) / scale[:, None])
 
 
 def _unit_rows(examples: Examples) -> Examples:

@@ -6,9 +6,10 @@ killed search goes on with every point that was finished.
 *Who may see a front.* Its errors are measured on data, and nothing is added to them: a front is for
 those who may see the data, and page and file say so. A **private** front has noise on every error
 and is charged for, before anything is measured: a point is its trainings, for a training record,
-and one Gaussian release of a mean, for a record of the test data (:class:`Scored`). Noise and lots
-then come from the operating system, not from the plan's seed, which everybody may know. Settings
-are drawn beforehand, since composition is only known for noise that does not depend on results.
+and one Gaussian release of a mean, for a record of the test data
+(:class:`tacit.privacy.events.Scored`). Noise and lots then come from the operating system, not from
+the plan's seed, which everybody may know. Settings are drawn beforehand, since composition is only
+known for noise that does not depend on results.
 
 *Every measurement is paid for* (:class:`_Payment`). The only free points are those that the
 folder's journal returns: they were released before.
@@ -16,7 +17,6 @@ folder's journal returns: they were released before.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from tacit.dp_training import POISSON
 from tacit.files import json_text, write_whole
 from tacit.journal import Journal, Piece, journal_path, machine, read_journal, unusable
 from tacit.one_writer import writing
-from tacit.oracles import DpTraining, Oracle
+from tacit.oracles import DpTraining, Oracle, OutputPerturbation
 from tacit.page import versions
 from tacit.pareto import (
     GRID,
@@ -50,7 +50,7 @@ from tacit.pareto_page import render
 from tacit.pareto_plan import ParetoPlan, load_pareto_plan, oracle_of
 from tacit.plan import PLAN
 from tacit.privacy.accounting import Budget, spent
-from tacit.privacy.events import Composed, Scored, compose
+from tacit.privacy.events import Composed, compose
 from tacit.privacy.ledger import Charge, Ledger
 from tacit.privacy.rounded_normal import rounded_normal
 from tacit.secure.crypto import digest
@@ -193,10 +193,13 @@ def _fixed_settings(plan: ParetoPlan, oracle: Oracle) -> list[Config]:
 
 def private_event(plan: ParetoPlan, oracle: Oracle, settings: Sequence[Config]) -> Composed:
     """All that a private front releases, point by point."""
-    if not isinstance(oracle, DpTraining) or oracle.sampling != POISSON:
+    if not isinstance(oracle, DpTraining | OutputPerturbation) or (
+        isinstance(oracle, DpTraining) and oracle.sampling != POISSON
+    ):
         raise ValueError(
             f"oracle.kind is {plan.oracle.kind!r} and oracle.sampling {plan.oracle.sampling!r}; "
-            "allowed for a private front are 'dp-training' and 'poisson'"
+            "allowed for a private front are 'output-perturbation', and 'dp-training' with "
+            "'poisson'"
         )
     if oracle.test.groups is not None:
         raise ValueError(
@@ -204,17 +207,7 @@ def private_event(plan: ParetoPlan, oracle: Oracle, settings: Sequence[Config]) 
             "data in which every row stands alone"
         )
     deviation = plan.front.score_noise * len(oracle.test)
-    return Composed(
-        tuple(
-            Scored(
-                int(config["lot"]) / oracle.examples.units,
-                math.sqrt(float(config["noise_variance"])),
-                oracle.steps(config) * oracle.replications,
-                deviation,
-            )
-            for config in settings
-        )
-    )
+    return Composed(tuple(oracle.released(config, deviation) for config in settings))
 
 
 @dataclass(frozen=True)
@@ -302,7 +295,7 @@ def _noisy(point: Point, oracle: Oracle, deviation: float) -> Point:
     noise is ``deviation * len(test)`` times that (what :func:`private_event` charges), and dividing
     and clipping are post-processing.
     """
-    rows = len(cast(DpTraining, oracle).test)
+    rows = len(cast(DpTraining | OutputPerturbation, oracle).test)
     replications = len(point.errors)
     wrong = int(np.rint(np.asarray(point.errors) * rows).sum())
     noise = int(rounded_normal(deviation * rows * replications, 1)[0])

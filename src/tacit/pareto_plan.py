@@ -13,6 +13,7 @@ from tacit.domains import PAPERS, Domain, any_data
 from tacit.dp_training import OPTIMISERS, SAMPLINGS
 from tacit.oracles import (
     MODELS,
+    PERTURBATIONS,
     TUNERS,
     DpTraining,
     Oracle,
@@ -110,7 +111,7 @@ def read_pareto_plan(table: Mapping[str, Any]) -> ParetoPlan:
     plan = ParetoPlan(
         read_section("oracle", OracleTerms, table), read_section("front", FrontTerms, table), space
     )
-    if space is not None and plan.oracle.kind != "dp-training":
+    if space is not None and plan.oracle.kind not in ("dp-training", "output-perturbation"):
         raise ValueError(
             f"a space is given with oracle.kind {plan.oracle.kind!r}; allowed is none: it has its "
             "own"
@@ -149,7 +150,13 @@ def oracle_of(plan: ParetoPlan) -> Oracle:
                 f"oracle.data {terms.data!r} has {len(data.classes)} classes; allowed with "
                 "oracle.kind 'output-perturbation' are two"
             )
-        return OutputPerturbation.of(data, delta=terms.delta, replications=terms.replications)
+        return OutputPerturbation.of(
+            data,
+            delta=terms.delta,
+            replications=terms.replications,
+            secret=plan.front.private,
+            space=plan.space or PERTURBATIONS,
+        )
     return DpTraining.of(
         data,
         domain=Domain(plan.space) if plan.space else domain_of(terms, data),

@@ -129,9 +129,9 @@ def speed(result: Mapping[str, Any]) -> list[Plot]:
 def noise(result: Mapping[str, Any]) -> list[Plot]:
     """A step with noise of either kind, for every model."""
     rows = result["rows"]
-    steps = {"a step, beside one with single-precision noise": _column(rows, "ratio")}
+    steps = {"a step, beside one of single precision": _column(rows, "ratio")}
     plot = _bars([row["model"] for row in rows], steps, "times as long", lying=True)
-    words = "Below 1: noise without holes is the faster one."
+    words = "Below 1: the step with noise without holes is the faster one."
     return [Plot("A step of DP-SGD with rounded normals", plot, words, records(rows))]
 
 

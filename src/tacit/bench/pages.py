@@ -174,7 +174,7 @@ PAGES: dict[str, tuple[str, str, Callable[[Data], list[Plot]]]] = {
     ),
     "noise": (
         "Noise without holes",
-        "A step of DP-SGD with rounded normals, against one with single-precision noise.",
+        "A step of DP-SGD with rounded normals, against a whole step in single precision.",
         cost_figures.noise,
     ),
     "pareto": (

@@ -386,21 +386,22 @@ def print_ledger(result: dict[str, Any]) -> None:
 
 def print_noise(result: dict[str, Any]) -> None:
     """What noise without holes costs a step."""
-    table = Table(title="A step of DP-SGD with rounded normals")
+    table = Table(title="A step of DP-SGD with rounded normals, and before")
     table.add_column("model", no_wrap=True)
-    for heading in ("lot", "places", "step, ms", "noise", "before", "times as long"):
+    for heading in ("lot", "places", "step, ms", "before, ms", "noise, ms", "times as long"):
         table.add_column(heading, justify="right")
     for row in result["rows"]:
-        milliseconds = [row[f"{what}_milliseconds"] for what in ("step", "noise", "before")]
+        milliseconds = [row[f"{what}_milliseconds"] for what in ("step", "before", "noise")]
         table.add_row(
             row["model"],
             str(row["lot"]),
             f"{row['places'] * row['lot']:.0f}",
-            *(f"{value:.1f}" for value in milliseconds),
+            *(f"{value:.2f}" for value in milliseconds),
             f"{row['ratio']:.2f}",
         )
     table.caption = (
-        "Places: rows computed for a lot. Before: single-precision noise, which has holes."
+        "Places: rows computed for a lot. Before: a whole step in single precision, whose noise "
+        "has holes. Noise: the part of the step that draws it."
     )
     plain_console().print(table)
 

@@ -505,7 +505,7 @@ def bench_noise(
     out: Out = Path("tacit-runs/bench-noise"),
     as_json: AsJson = False,
 ) -> None:
-    """What noise without holes costs a step of DP-SGD, against single-precision noise.
+    """What noise without holes costs a step of DP-SGD, against a whole step in single precision.
 
     Continues after a kill. Writes noise.json and noise.html to the folder. Measure on a quiet
     machine.

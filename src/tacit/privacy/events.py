@@ -234,7 +234,7 @@ class SampledGaussian:
 
 @dataclass(frozen=True)
 class Scored:
-    """A model of DP-SGD, and its noisy score on other records.
+    """A model of DP-SGD (or another Gaussian release, at rate 1), and its noisy score elsewhere.
 
     *Proof.* With respect to a training record it is the sampled Gaussian of its steps (the score of
     a private model is post-processing for it); with respect to a validation record it is one
