@@ -58,7 +58,9 @@ from tacit.privacy import (
     ledger_history,
     ledger_lines,
     ledger_totals,
+    losses,
     mechanisms,
+    noise_lattice,
     rounded_normal,
 )
 from tacit.secure import (
@@ -229,6 +231,27 @@ def optimistic_lines() -> None:
         return slope / 2, 0.0
 
     setattr(ledger_totals, "_straight", lower)  # noqa: B010
+
+
+def noise_rounded_up() -> None:
+    """Many different releases are priced with more noise than they have."""
+    real = noise_lattice._variance
+    setattr(noise_lattice, "_place", cache(lambda v: math.ceil(math.log2(v) * 4096)))  # noqa: B010
+    setattr(noise_lattice, "_variance", lambda place: real(place + 1))  # noqa: B010
+
+
+def noise_rounded_to_its_own_lattice() -> None:
+    """Places of a coarser lattice are no places of the finer ones."""
+    real = noise_lattice._rounded
+    setattr(  # noqa: B010
+        noise_lattice, "_rounded", lambda shifts, place: real(shifts, place - place % 3)
+    )
+
+
+def frequencies_left_out() -> None:
+    """Frequencies count for nothing that still carry mass."""
+    real = losses._support
+    setattr(losses, "_support", lambda sizes, _least: real(sizes, 1e-3))  # noqa: B010
 
 
 def line_asked_twice() -> None:
@@ -1327,6 +1350,20 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             optimistic_lines,
             "privacy/test_ledger_totals.py::test_the_straight_line_is_above_the_curve[release1]",
+        ),
+        (
+            noise_rounded_up,
+            "privacy/test_noise_lattice.py::"
+            "test_no_noise_is_rounded_up_or_far_down_and_rounding_twice_changes_nothing",
+        ),
+        (
+            noise_rounded_to_its_own_lattice,
+            "privacy/test_noise_lattice.py::"
+            "test_a_part_has_at_least_the_noise_that_it_has_in_the_whole",
+        ),
+        (
+            frequencies_left_out,
+            "privacy/test_losses.py::test_a_composition_is_the_convolution_of_its_parts[times0]",
         ),
         (
             line_asked_twice,

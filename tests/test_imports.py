@@ -41,7 +41,7 @@ LAYERS = (
     ("cells", "deciding", "privacy.sampled_gaussian", "secure.circuit"),
     ("secure.multiparty",),
     ("privacy.events",),
-    ("privacy.bounds",),
+    ("privacy.bounds", "privacy.noise_lattice"),
     ("privacy.accounting",),
     (
         "abstentions",

@@ -22,6 +22,7 @@ from tacit.privacy.bounds import BordaVotes
 from tacit.privacy.events import Composed, SampledGaussian, SkellamRelease
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.losses import TooLargeToPrice
+from tacit.privacy.noise_lattice import FEW
 from tacit.query import Ballot, LocalTraining, Sums
 from tacit.rewards import Rewards, SampledLoss, SampledUpdate
 from tacit.rules import DpSgd
@@ -252,14 +253,27 @@ def test_a_refusal_says_what_was_found_and_what_to_do(name: str, found: str, adv
 
 
 def test_a_ledger_that_would_take_too_long_is_not_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that asks for a little more noise every time makes every next price dearer."""
+    """A server that asks another kind of question every time makes every next price dearer."""
     Meter(monkeypatch, 0)
-    votes = tuple(BordaVotes(100, 10).release(variance) for variance in range(5_000, 5_900))
-    with pytest.raises(TooLargeToPrice, match="of 9000 distances up to 10 under noise of variance"):
+    votes = tuple(
+        BordaVotes(200, ranked).release(5_000.0 + number)
+        for ranked in range(2, 90)
+        for number in range(10)
+    )
+    with pytest.raises(TooLargeToPrice, match="of 4004 distances up to 89 under noise of variance"):
         spent(Composed(votes), 1e-5)
     trainings = tuple(SampledGaussian(0.01, 1 + number / 1000, 10) for number in range(1001))
     with pytest.raises(TooLargeToPrice, match=r"1001 different releases .* up to 1000: ask"):
         spent(Composed(trainings), 1e-5)
+
+
+def test_a_little_more_noise_every_time_makes_no_price_much_dearer(
+    monkeypatch: pytest.MonkeyPatch, reference: float
+) -> None:
+    votes = tuple(BordaVotes(100, 10).release(variance) for variance in range(5_000, 5_900))
+    meter = Meter(monkeypatch, FEW * reference)
+    assert spent(Composed(votes), 1e-5).accounting.endswith("noise rounded down")
+    assert meter.done > reference
 
 
 @pytest.mark.parametrize("variance", [1e-6, 0.3, 20.0, 139.0, 1e4, 1e7])

@@ -7,9 +7,11 @@ import multiprocessing
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +34,8 @@ from tacit.privacy.events import (
 )
 from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerError
 from tacit.privacy.ledger_history import History
-from tacit.privacy.ledger_totals import BOUNDED, FEW, Spending
+from tacit.privacy.ledger_totals import BOUNDED, Spending
+from tacit.privacy.noise_lattice import FEW
 from tests.forgeries import chained_anew, edit
 
 DELTA = 1e-5
@@ -147,6 +150,23 @@ def test_a_plan_that_was_calibrated_to_its_budget_is_never_refused() -> None:
             ledger.charge(VOTE(variance), "vote", "run")
 
 
+def test_nor_is_a_plan_of_so_many_noises_that_they_are_rounded_down() -> None:
+    budget = Budget(2.0, 1e-6)
+
+    def questions(variance: float) -> list[Event]:
+        return [VOTE(variance * 1.05**number) for number in range(FEW + 8)]
+
+    variance = calibrate(lambda noise: compose(questions(noise)), budget)
+    for order in (questions(variance), questions(variance)[::-1]):
+        ledger = Ledger.in_memory("f", budget)
+        for event in order:
+            charge = ledger.charge(event, "vote", "run")
+        assert charge.total.accounting.endswith("noise rounded down")
+        with pytest.raises(BudgetExceeded):
+            ledger.charge(order[0], "vote", "run")
+        assert ledger.verify() == []
+
+
 def test_the_exact_price_is_tried_before_anything_is_refused() -> None:
     """With so many different releases that the quick price exceeds a budget that suffices."""
     asked = votes(FEW + 8)
@@ -226,6 +246,54 @@ def test_the_work_of_a_charge_does_not_grow_with_the_lines(
         per_charge.append(work.priced + work.read - before)
     assert max(per_charge[-100:]) <= max(per_charge[FEW + 2 : FEW + 102])
     assert max(per_charge[-100:]) <= 8
+
+
+@pytest.mark.parametrize("kinds", [FEW, 300])
+def test_near_the_budget_and_far_from_it_a_line_takes_few_transforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    """Counted: tables of losses that are made, their transforms, and prices in a process's life.
+
+    Whoever opens the ledger anew makes those of what counts once, each next line next to none.
+    """
+    asked, lines = [TopVotes(100, 5).release(1e6 + 100 * number) for number in range(kinds)], 600
+    ledger = Ledger.create(tmp_path / "l.sqlite", "f", Budget(29.0, DELTA))
+    ledger.charge_all([("vote", event) for event in asked * (lines // kinds)], "run")
+    tight = ledger.total().epsilon
+    ledger.amend(Budget(tight * 1.03, DELTA), "the budget is nearly spent")
+    # New places on the lattice, and new lengths of transforms, are met now and then.
+    next_lines, new = 30, 6
+
+    def anew() -> Ledger:
+        accounting._spent.cache_clear()
+        events._coordinate.cache_clear()
+        work.clear()
+        return Ledger(ledger.path)
+
+    work = Counter[str]()
+    tables, transforms = events._shift_losses, np.fft.rfft
+
+    def watched_tables(*arguments: Any) -> Any:
+        work["tables"] += 1
+        return tables(*arguments)
+
+    def watched_transforms(*arguments: Any) -> Any:
+        work["transforms"] += 1
+        return transforms(*arguments)
+
+    monkeypatch.setattr(events, "_shift_losses", watched_tables)
+    monkeypatch.setattr(np.fft, "rfft", watched_transforms)
+    opened = anew()
+    bounded = [
+        opened.charge(VOTE(1e6 + 100 * number + 7), "vote", "run").total.accounting == BOUNDED
+        for number in range(next_lines)
+    ]
+    assert not any(bounded), "every line is priced exactly, since its bound is above the budget"
+    # What counts, the question alone, and both again whenever the grid changes
+    assert max(work.values()) <= 2 * (FEW + next_lines) + new, work
+    opened = anew()
+    assert opened.verify() == []
+    assert max(work.values()) <= 2 * (FEW + next_lines) + kinds + new, work
 
 
 @pytest.mark.parametrize("kinds", [1, 300])

@@ -142,7 +142,7 @@ def ledger(result: Mapping[str, Any]) -> list[Plot]:
     panels = {
         title: {
             kind: [row[key] for row in rows if row["releases"] == kind]
-            for kind in ("alike", "distinct")
+            for kind in dict.fromkeys(row["releases"] for row in rows)
         }
         for title, key in (
             ("first charge, s", "first_seconds"),
@@ -150,9 +150,23 @@ def ledger(result: Mapping[str, Any]) -> list[Plot]:
             ("verify, s", "verify_seconds"),
         )
     }
-    words = "Releases that are all alike, or all different. The first charge is a fresh process's."
+    words = (
+        "Releases that are all alike, all different, or different and so near the budget that "
+        "every charge is priced exactly. The first charge is a fresh process's."
+    )
+    contests = result["rivals"]
+    waits = {
+        "longest wait for a first charge": _column(contests, "longest_first_seconds"),
+        "longest wait for any other": _column(contests, "longest_wait_seconds"),
+    }
+    rivals = (
+        f"{contests[0]['processes']} processes charge one ledger at once, "
+        f"{contests[0]['charges_each']:,} times each; no charge is lost."
+    )
+    names = [found["releases"] for found in contests]
     return [
-        Plot("A ledger of so many charges", _lines(sizes, "charges", panels), words, records(rows))
+        Plot("A ledger of so many charges", _lines(sizes, "charges", panels), words, records(rows)),
+        Plot("Rivals", _bars(names, waits, "seconds"), rivals, records(contests)),
     ]
 
 

@@ -96,8 +96,9 @@ class _Measured(Row):
     lot: Count
     places: Number
     step_milliseconds: Number
-    noise_milliseconds: Number
     before_milliseconds: Number
+    noise_milliseconds: Number
+    before_noise_milliseconds: Number
     ratio: Number
 
 

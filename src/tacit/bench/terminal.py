@@ -376,12 +376,13 @@ def print_ledger(result: dict[str, Any]) -> None:
         cells = (f"{seconds:.3f}" for seconds in taken)
         table.add_row(f"{row['lines']:,}", row["releases"], *cells)
     plain_console().print(table)
-    found = result["rivals"]
-    plain_console().print(
-        f"{found['processes']} processes charged {found['charges_each']:,} times each: "
-        f"{found['recorded']:,} charges recorded, the longest wait was "
-        f"{found['longest_wait_seconds']:.2f} s."
-    )
+    for found in result["rivals"]:
+        plain_console().print(
+            f"{found['processes']} processes charged {found['charges_each']:,} times each, "
+            f"{found['releases']}: {found['recorded']:,} charges recorded, the longest wait was "
+            f"{found['longest_wait_seconds']:.2f} s, of first charges "
+            f"{found['longest_first_seconds']:.2f} s."
+        )
 
 
 def print_noise(result: dict[str, Any]) -> None:

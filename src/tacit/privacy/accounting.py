@@ -1,9 +1,11 @@
 """What events cost together, in epsilon and delta, and the least noise a budget allows.
 
 Releases whose worst pair is known (sums under Skellam noise, steps of DP-SGD) are composed exactly,
-as privacy-loss distributions; the others through Rényi divergences. A ledger that holds both kinds
-gets the smaller of two valid bounds: everything through Rényi divergences, or each kind at half of
-delta with the epsilons added; the result says which. Delta is stated once, for everything together.
+as privacy-loss distributions; the others through Rényi divergences. Of very many that differ in
+their noise, the noise is rounded down (:mod:`tacit.privacy.noise_lattice`). A ledger that holds
+both kinds gets the smaller of two valid bounds: everything through Rényi divergences, or each kind
+at half of delta with the epsilons added; the result says which. Delta is stated once, for
+everything together.
 
 What the guarantee assumes: later *questions* may depend on earlier answers, but noise levels and
 the number of questions are fixed without looking at them. (Privacy-loss distributions are not known
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from tacit.privacy.events import (
@@ -33,6 +35,7 @@ from tacit.privacy.events import (
     releases,
 )
 from tacit.privacy.losses import Losses, TooLargeToPrice, composed
+from tacit.privacy.noise_lattice import on_lattice
 
 SAMPLING_ERROR = 2.0**-80
 """Total-variation distance from true Skellam noise that every release is charged with."""
@@ -131,8 +134,15 @@ def spent_together(counts: Mapping[Release, int], delta: float) -> Guarantee:
             f"{len(counts)} different releases would be priced together; allowed are up to "
             f"{MOST_RELEASES}: ask questions that were asked before, with the same noise"
         )
+    few = on_lattice(counts)
     # Sums of floating-point numbers depend on their order, prices must not.
-    return _spent(tuple(sorted(counts.items(), key=repr)), delta)
+    found = _spent(tuple(sorted(few.items(), key=repr)), delta)
+    return found if few is counts else rounded_down(found)
+
+
+def rounded_down(found: Guarantee) -> Guarantee:
+    """The price of releases whose noise was rounded down, which it tells."""
+    return replace(found, accounting=f"{found.accounting}, noise rounded down")
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ class SkellamRelease:
         losses = sum(d * math.asinh((furthest + d) / self.variance) for d, _ in self.shifts)
         return furthest + largest + 2 * furthest * len(self.shifts) + 2 * losses / interval
 
-    @property
+    @cached_property
     def _reach(self) -> int:
         """The furthest outcome that is not counted as an infinite loss."""
         return reach(self.variance, _LOG_NEGLIGIBLE)
@@ -472,7 +472,7 @@ def _positive(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a finite number above 0")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _coordinate(release: SkellamRelease, distance: int, interval: float) -> Losses:
     """The PLD of one coordinate of a release."""
     furthest, largest = release._reach, release.shifts[-1][0]

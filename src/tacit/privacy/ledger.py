@@ -46,8 +46,9 @@ from tacit.privacy.ledger_lines import (
     now,
 )
 from tacit.privacy.ledger_locks import hold, pricing_turn
-from tacit.privacy.ledger_totals import FEW, Spending
+from tacit.privacy.ledger_totals import Spending
 from tacit.privacy.ledger_verify import intact, verify, wrong_schema
+from tacit.privacy.noise_lattice import FEW
 from tacit.wording import rounded_up
 
 __all__ = [

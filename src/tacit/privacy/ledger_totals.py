@@ -2,10 +2,11 @@
 
 Two prices are used. *Exactly*: :func:`tacit.privacy.accounting.spent` of the composition of
 everything. It depends only on how often each different release happens, and takes one
-self-composition for each of them, so its work does not grow with the number of lines. *By two
-numbers*: where there are more than :data:`FEW` different releases, every Skellam release is bounded
-by a straight line in the Rényi order, and straight lines add up to one. Its work does not grow at
-all.
+self-composition for each of them, so its work does not grow with the number of lines; nor much with
+that of different ones, since noise is rounded down where they are many
+(:mod:`tacit.privacy.noise_lattice`). *By two numbers*: where there are more than :data:`FEW`
+different releases, every Skellam release is bounded by a straight line in the Rényi order, and
+straight lines add up to one. Its work does not grow at all.
 
 *Proof that the second is never less than the truth.* At every integer order ``a > 1``, a Skellam
 release with variance v and distances ``l1`` and ``l2`` has a Rényi divergence of at most ``a l2^2 /
@@ -26,13 +27,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 
 import numpy as np
 
 from tacit.privacy.accounting import (
+    MOST_RELEASES,
     RDP_ORDERS,
     Guarantee,
+    rounded_down,
     sampling_error_of,
     spent_together,
     with_sampling_error,
@@ -52,9 +56,7 @@ from tacit.privacy.events import (
     releases,
 )
 from tacit.privacy.losses import TooLargeToPrice
-
-FEW = 32
-"""Up to so many different releases are priced exactly at every charge."""
+from tacit.privacy.noise_lattice import FEW, on_lattice
 
 TOLERANCE = 1e-6
 """Other versions of NumPy or SciPy may differ in the last digits of an epsilon."""
@@ -131,15 +133,17 @@ class Spending:
         return None if self._summed().curved else self._by_two_numbers(delta)
 
     def tight(self, delta: float) -> Guarantee:
-        """The smaller of both prices; exact pricing may take seconds."""
-        bound = self.bound(delta)
-        if self.cheap or bound.accounting != BOUNDED:
-            return bound
-        try:
-            exact = self._exactly(delta)
-        except TooLargeToPrice:
-            return bound
-        return min(exact, bound, key=lambda guarantee: guarantee.epsilon)
+        """The smaller of both prices, before anything is refused."""
+        return self.tight_later(delta)()
+
+    def tight_later(self, delta: float) -> Callable[[], Guarantee]:
+        """What computes the smaller of both prices of what counts now, whatever is added later."""
+        if self.cheap:
+            return partial(self.plus().bound, delta)
+        bound = self.bound(delta)  # next to no work, unlike a copy of all that was spent
+        if bound.accounting != BOUNDED or len(self.counts) > MOST_RELEASES:
+            return lambda: bound
+        return partial(_smaller, bound, dict(self.counts), delta)
 
     @property
     def cheap(self) -> bool:
@@ -195,6 +199,18 @@ class _Sums:
             self.offset += times * offset
         else:
             self.curved[release] += times
+
+
+def _smaller(bound: Guarantee, counts: Mapping[Release, int], delta: float) -> Guarantee:
+    """The exact price if it can be computed and is below a bound, or the bound."""
+    few = on_lattice(counts)
+    try:
+        exact = spent_together(few, delta)
+    except TooLargeToPrice:
+        return bound
+    if few is not counts:
+        exact = rounded_down(exact)
+    return min(exact, bound, key=lambda guarantee: guarantee.epsilon)
 
 
 def understated(recorded: Guarantee, spending: Spending, delta: float) -> Guarantee | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,9 @@ from tacit.privacy.ledger_history import History, total_problem
 from tacit.privacy.ledger_lines import Charge, LedgerError, Line, Misfit, Problem
 from tacit.privacy.ledger_totals import BOUNDED, TOLERANCE, Spending
 from tacit.privacy.losses import TooLargeToPrice
+
+_AHEAD = 256
+"""Of so many lines, prices may wait to be computed."""
 
 
 def verify(file: LedgerFile) -> list[Problem]:
@@ -31,7 +35,7 @@ def verify(file: LedgerFile) -> list[Problem]:
         return [*problems, Problem(1, str(error))]
     if not lines:
         return [*problems, Problem(1, "this line is missing")]
-    history, pending = History(), list[tuple[int, Future[list[str]]]]()
+    history, pending = History(), deque[tuple[int, Future[list[str]]]]()
     with ThreadPoolExecutor(cores()) as pool:  # NumPy computes without the interpreter's lock
         for line in lines:
             if line.number != history.length + 1:
@@ -41,9 +45,15 @@ def verify(file: LedgerFile) -> list[Problem]:
             if history.charges and history.charges[-1].number == line.number:
                 check = _check_of(history, history.charges[-1])
                 pending.append((line.number, pool.submit(check)))
-        for number, found in pending:
-            problems += [Problem(number, wrong) for wrong in found.result()]
+                if len(pending) > _AHEAD:  # each of which has a copy of what counted
+                    problems += _found(*pending.popleft())
+        while pending:
+            problems += _found(*pending.popleft())
     return sorted(problems, key=lambda problem: problem.number)
+
+
+def _found(number: int, wrong: Future[list[str]]) -> list[Problem]:
+    return [Problem(number, found) for found in wrong.result()]
 
 
 def intact(file: LedgerFile) -> list[Charge]:
@@ -92,13 +102,9 @@ def _said(misfit: Misfit) -> str:
 
 def _check_of(history: History, charge: Charge) -> Callable[[], list[str]]:
     """What recomputes the prices of the newest line; the history may go on meanwhile."""
-    budget, spending = history.budget, history.spending
-    if spending.cheap:
-        return partial(
-            _wrong_prices, charge, budget, partial(_total, spending.plus(), charge, budget)
-        )
-    total = _total(spending, charge, budget)  # little work, unlike a copy of all that was spent
-    return partial(_wrong_prices, charge, budget, lambda: total)
+    budget = history.budget
+    total = _total_later(history.spending, charge, budget)
+    return partial(_wrong_prices, charge, budget, total)
 
 
 def _wrong_prices(charge: Charge, budget: Budget, total: Callable[[], Guarantee]) -> list[str]:
@@ -123,16 +129,34 @@ def _wrong_prices(charge: Charge, budget: Budget, total: Callable[[], Guarantee]
     return found
 
 
-def _total(spending: Spending, charge: Charge, budget: Budget) -> Guarantee:
-    """The price that was recorded, or the smallest one; the exact one only if it has to be."""
+def _total_later(spending: Spending, charge: Charge, budget: Budget) -> Callable[[], Guarantee]:
+    """What computes the price that was recorded, or the smallest one.
+
+    The exact one only if it has to be, and never in the thread that reads line after line.
+    """
+    delta = budget.delta
+    if spending.cheap:
+        return partial(_cheap_total, spending.plus(), charge, delta)
+    for price in (spending.quick, spending.bound):
+        found = price(delta)
+        if found and _agree(charge.total, found):
+            return partial(_as_found, found)
+    return spending.tight_later(delta)
+
+
+def _cheap_total(spending: Spending, charge: Charge, delta: float) -> Guarantee:
     prices = [spending.quick, spending.bound]
     if charge.total.accounting != BOUNDED:
         prices.reverse()
     for price in prices:
-        recomputed = price(budget.delta)
-        if recomputed and _agree(charge.total, recomputed):
-            return recomputed
-    return spending.tight(budget.delta)
+        found = price(delta)
+        if found and _agree(charge.total, found):
+            return found
+    return spending.tight(delta)
+
+
+def _as_found(found: Guarantee) -> Guarantee:
+    return found
 
 
 def _agree(stored: Guarantee, recomputed: Guarantee) -> bool:

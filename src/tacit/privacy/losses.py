@@ -10,6 +10,12 @@ of which is valid. A discrete Fourier transform puts what lies outside of the wi
 it. So every mass in the window is at least the true one, and the mass outside, counted as an
 infinite loss on top, is at least the true one too: both raise delta at every epsilon. How floating
 point errs is set aside from delta by whoever asks (:mod:`tacit.privacy.accounting`).
+
+*Why few frequencies are enough.* A transform of masses is nowhere above 1. So where the product of
+some of them is below :data:`_NEGLIGIBLE`, the product of all is too, and is left out: that changes
+no mass by more than this. Losses of many releases are spread over many places, so their transform
+is concentrated on few frequencies. Those are kept with the losses, as whoever composes them once
+composes them again with a few others.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,20 +38,26 @@ _LARGEST_LOSS = 700.0
 _ORDERS = np.array([4.0, 6.5, 8.0, 9.5, 13.0])
 """Of Chernoff's bound, in units of one over the deviation; for a Gaussian 8.4 would be best."""
 _QUARTERINGS = 16
+_ORDERS_PER_OCTAVE = 8
+"""Any orders do for Chernoff's bound; of few of them, what was computed is met again."""
+_MOST_KEPT, _LONGEST_KEPT = 8, 2**12
+"""How many results are kept with one distribution, and how long a transform may be for that."""
 
 MOST_LONG = 4e7
 """Entries of all transforms of one composition; estimates of the work stay well below."""
 
 ComplexArray = npt.NDArray[np.complex128]
+Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 
 class TooLargeToPrice(ValueError):
     """Pricing would take too long, so whatever would be priced is not to happen."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Losses:
-    """Masses of the losses ``(lowest + index) * interval``, and of infinity."""
+    """Masses of the losses ``(lowest + index) * interval``, and of infinity; never changed."""
 
     lowest: int
     masses: FloatArray
@@ -86,6 +99,50 @@ class Losses:
         deltas = np.append(above[1:], self.infinite) - scale * np.append(weighed[1:], 0.0)
         return losses, above, weighed, deltas
 
+    @cached_property
+    def moments(self) -> tuple[float, float]:
+        """Mean and variance of the index."""
+        return _moments(self.masses)
+
+    def log_mean_exp(self, orders: FloatArray) -> FloatArray:
+        """``log sum_k mass_k exp(order (k - mean))`` for every order."""
+        key = orders.tobytes()
+        known = self._generating.get(key)
+        if known is None:
+            known = _log_mean_exp(self.masses, orders, self.moments[0])
+            _keep(self._generating, key, known)
+        return known
+
+    def transform(self, length: int, most: int, times: int) -> ComplexArray:
+        """The first of the frequencies of the transform of this length.
+
+        At least the first ``most``, or those beyond which no one's power is above the negligible.
+        """
+        known = self._transforms.get(length)
+        if known is not None:
+            first, beyond = known
+            if len(first) >= most or beyond <= _NEGLIGIBLE ** (1 / times):
+                return first
+        whole = np.fft.rfft(self.masses, length)
+        sizes = np.abs(whole)
+        # For a smaller power than asked for and some more frequencies, to be met again
+        fewer = 1 << (times.bit_length() - 1)
+        enough = min(2 * most, _support(sizes, _NEGLIGIBLE ** (1 / fewer)))
+        first = whole[:enough].copy()
+        if enough <= _LONGEST_KEPT:
+            beyond = float(sizes[enough:].max(initial=0.0))
+            _keep(self._transforms, length, (first, beyond))
+        return first
+
+    @cached_property
+    def _generating(self) -> dict[bytes, FloatArray]:
+        return {}
+
+    @cached_property
+    def _transforms(self) -> dict[int, tuple[ComplexArray, float]]:
+        """By length: the first frequencies, and the largest magnitude of the others."""
+        return {}
+
     def _losses(self) -> FloatArray:
         places = np.arange(len(self.masses), dtype=np.float64)
         return (self.lowest + places) * self.interval
@@ -115,30 +172,43 @@ def composed(parts: Iterable[tuple[Losses, int]]) -> Losses:
             f"{len(listed)} different losses would be added up on {length} places of a grid; "
             f"allowed are {MOST_LONG:.3g} together: add more noise, or ask the same questions again"
         )
-    product = np.ones(length // 2 + 1, dtype=np.complex128)
-    finite = 0.0
-    for part, times in listed:
-        product *= _power(np.fft.rfft(part.masses, length), times)
-        finite += times * math.log1p(-part.infinite)
+    product = _product(listed, length)
+    finite = sum(times * math.log1p(-part.infinite) for part, times in listed)
     wrapped = np.roll(np.fft.irfft(product, length), -least)[: most - least + 1]
     start = sum(times * part.lowest for part, times in listed)
     (interval,) = intervals
     return Losses(start + least, np.maximum(wrapped, 0.0), _CUT - math.expm1(finite), interval)
 
 
+def _product(parts: Sequence[tuple[Losses, int]], length: int) -> ComplexArray:
+    """The transform of all together, without the last frequencies if those are negligible."""
+    product = np.ones(length // 2 + 1, dtype=np.complex128)
+    # The widest first: it leaves the fewest frequencies for the others.
+    for part, times in sorted(parts, key=lambda pair: pair[1] * pair[0].moments[1], reverse=True):
+        base = part.transform(length, len(product), times)[: len(product)]
+        product = product[: len(base)] * _power(base, times)
+        product = product[: _support(np.abs(product), _NEGLIGIBLE)]
+    return product
+
+
+def _support(sizes: FloatArray, least: float) -> int:
+    """Up to which place there are numbers above the least one."""
+    above = np.flatnonzero(sizes > least)
+    return int(above[-1]) + 1 if len(above) else 1
+
+
 def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
     """Between which places, counted from the least possible one, all but a cut of the mass lies."""
     most = sum(times * (len(part.masses) - 1) for part, times in parts)
-    moments = [_moments(part.masses) for part, _ in parts]
-    mean = sum(times * mean for (_, times), (mean, _) in zip(parts, moments, strict=True))
-    variance = sum(times * spread for (_, times), (_, spread) in zip(parts, moments, strict=True))
+    mean = sum(times * part.moments[0] for part, times in parts)
+    variance = sum(times * part.moments[1] for part, times in parts)
     if variance <= 0:
         return 0, most
 
     def bound(orders: FloatArray) -> float:
         generating = np.zeros(len(orders))
-        for (part, times), (centre, _) in zip(parts, moments, strict=True):
-            generating += times * _log_mean_exp(part.masses, orders, centre)
+        for part, times in parts:
+            generating += times * part.log_mean_exp(orders)
         found: float = np.min((generating + math.log(2 / _CUT)) / np.abs(orders))
         return float(found)
 
@@ -153,7 +223,8 @@ def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
             least = min(found, least)
         return least
 
-    orders = _ORDERS / math.sqrt(variance)
+    octave = round(_ORDERS_PER_OCTAVE * math.log2(variance) / 2)
+    orders = _ORDERS / math.exp2(octave / _ORDERS_PER_OCTAVE)
     upper, lower = mean + least_bound(orders), mean - least_bound(-orders)
     high = min(most, math.ceil(upper)) if math.isfinite(upper) else most
     low = max(0, math.floor(lower)) if math.isfinite(lower) else 0
@@ -161,7 +232,6 @@ def _window(parts: Sequence[tuple[Losses, int]]) -> tuple[int, int]:
 
 
 def _moments(masses: FloatArray) -> tuple[float, float]:
-    """Mean and variance of the index."""
     # Sums, not products of matrices: for those NumPy wakes threads, which costs more than it saves
     index = np.arange(len(masses))
     mean = float(np.sum(index * masses))
@@ -191,6 +261,13 @@ def _power(base: ComplexArray, times: int) -> ComplexArray:
             base = base * base
     result[seen] = power
     return result
+
+
+def _keep(results: dict[Key, Result], key: Key, result: Result) -> None:
+    """Put a result with the others, of which the oldest goes."""
+    if len(results) >= _MOST_KEPT:
+        results.pop(next(iter(results)), None)
+    results[key] = result
 
 
 def _fast(length: int) -> int:
