@@ -252,8 +252,9 @@ class ScoreTable:
     @classmethod
     def _read(cls, path: Path) -> ScoreTable:
         """What a file holds, if all of it fits together."""
-        if not is_zipfile(path):
-            raise ValueError("it is no npz file")
+        with path.open("rb") as file:  # is_zipfile says False of a file that may not be opened
+            if not is_zipfile(file):
+                raise ValueError("it is no npz file")
         text = read_array(path, "about", _MOST_ABOUT)
         if text.shape or text.dtype.kind != "U":
             raise ValueError("about is no text")

@@ -6,10 +6,15 @@ and a seed of what is done to the file.
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -237,3 +242,90 @@ def test_a_damaged_file_is_a_sentence_and_never_a_traceback(
 def test_a_file_damaged_in_many_ways_is_a_sentence_too(name: str, whole: Path, place: Path) -> None:
     for seed in range(FEW, MANY):
         survives(name, seed, whole, place)
+
+
+# Files that may not be opened, and folders that may not be written -------------------------------
+
+OPENED_BY_PYTHON = {name: kind for name, kind in KINDS.items() if ".sqlite" not in kind.file}
+"""Tests may run as root, who is refused nothing: so Python's ways to open a file refuse. SQLite has
+its own; what it says of a ledger is in ``tests/privacy/test_ledger_faults.py``."""
+
+
+def refuse(
+    monkeypatch: pytest.MonkeyPatch, code: int, refused: Callable[[Path, object], bool]
+) -> None:
+    """Opening some paths fails, by whatever function of Python; so does making a folder there."""
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(file: Any, how: Any = "r", *others: Any, **named: Any) -> Any:
+            if not isinstance(file, int) and refused(Path(os.fsdecode(file)).absolute(), how):
+                raise OSError(code, os.strerror(code), str(file))
+            return call(file, how, *others, **named)
+
+        return called
+
+    for holder, name in ((builtins, "open"), (io, "open"), (os, "open")):
+        monkeypatch.setattr(holder, name, refusing(getattr(holder, name)))
+    make = os.mkdir
+
+    def made(path: Any, mode: int = 0o777, **named: Any) -> None:
+        if refused(Path(path).absolute(), os.O_CREAT):
+            raise OSError(code, os.strerror(code), str(path))
+        make(path, mode, **named)
+
+    monkeypatch.setattr(os, "mkdir", made)
+
+
+@pytest.mark.parametrize("name", OPENED_BY_PYTHON)
+def test_a_file_that_may_not_be_read_is_a_sentence(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, before = KINDS[name], files(place)
+    path = kind.in_place(place)
+    with monkeypatch.context() as patch:
+        refuse(patch, errno.EACCES, lambda file, _: file == path)
+        done = in_process(*kind.command.split(), folder=place)
+    about = f"{done.stdout[-500:]}\n{done.stderr[-3000:]}"
+    assert "Traceback" not in done.stderr, about
+    assert done.returncode in (1, 2) or "list" in kind.command, about
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "Permission denied" in said, about
+    assert kind.names in said or path.parent.name in said, about
+    assert files(place)[path.relative_to(place)] == before[path.relative_to(place)]
+
+
+WRITES = {
+    "tune plan.toml --out new": "new",
+    "new proj": "proj",
+    "pareto run front.toml --out new": "new",
+    "compare --table table.npz --methods opt --out new": "new",
+    "bench votes --repetitions 2 --out new": "new",
+    "runs compare runs/one runs/two --page p.html": "p.html",
+    "roster key carl": "carl",
+    "roster make new/r.toml anna ben --federation c --epsilon 1 --delta 1e-5 --dropout 0": "new",
+    "ledger create new.sqlite --federation x --epsilon 1 --delta 1e-5": "new.sqlite",
+    "tune --resume runs/half": "runs/half",
+}
+
+
+@pytest.mark.parametrize("command", WRITES)
+def test_a_folder_that_may_not_be_written_is_a_sentence(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writes(file: Path, how: object) -> bool:
+        changing = how & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) if isinstance(how, int) else None
+        if changing is None:
+            changing = any(letter in str(how) for letter in "wax+")
+        return bool(changing) and file.is_relative_to(place)
+
+    before = files(place)
+    with monkeypatch.context() as patch:
+        refuse(patch, errno.EROFS, writes)
+        done = in_process(*command.split(), folder=place)
+    about = f"{done.stdout[-500:]}\n{done.stderr[-3000:]}"
+    assert "Traceback" not in done.stderr, about
+    assert done.returncode == 2, about
+    said = " ".join(done.stderr.split())
+    assert "Read-only file system" in said, about
+    assert WRITES[command] in said, about
+    assert files(place) == before
