@@ -1161,6 +1161,11 @@ def half_the_noise_of_endpoints() -> None:
     setattr(sums.Curious, "_drawn", real)  # noqa: B010
 
 
+def half_the_noise_of_endpoints_for_runs() -> None:
+    """The same, which ``tacit audit --runs N`` has to notice however small N is."""
+    half_the_noise_of_endpoints()
+
+
 def forgotten_charge() -> None:
     """The first vote is asked and opened, and never charged to the server's ledger."""
     real = federation.Federation._reserved
@@ -1582,6 +1587,10 @@ SABOTAGES: dict[str, tuple[Callable[[], None], str]] = {
         (
             record_not_charged,
             "audits/test_forgotten_charges.py::test_the_command_finds_nothing[record]",
+        ),
+        (
+            half_the_noise_of_endpoints_for_runs,
+            "audits/test_forgotten_charges.py::test_the_command_finds_nothing[vote]",
         ),
         (
             split_by_content_for_an_audit,

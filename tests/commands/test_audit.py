@@ -18,7 +18,9 @@ def test_an_audit_tells_claims_bounds_and_runs(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "here" / "audit.json").read_text()) == found
     assert found["confidence"] == pytest.approx(1 - 1e-6)
     (vote,) = found["methods"]
-    assert vote["runs"] == {"the client's bound and noise": 5_000}
+    whole = AUDITS["vote"].sizes["quick"].whole
+    assert whole > 100
+    assert vote["runs"] == {"the client's bound and noise": 5_000, "the whole federation": whole}
     assert (vote["unit"], vote["relation"]) == ("client", "replace-one")
     assert [point["delta"] for point in vote["curve"]] == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
     assert all(0 < point["audited"] < point["claimed"] for point in vote["curve"])

@@ -125,10 +125,23 @@ def chosen(method: str | None) -> list[str]:
 
 
 def run(
-    methods: Sequence[str], epsilon: float, size: str | Sizes, folder: Path, progress: Progress
+    methods: Sequence[str],
+    epsilon: float,
+    size: str | int | Sizes,
+    folder: Path,
+    progress: Progress,
 ) -> list[Finding]:
-    """Audit some methods at a budget; ``size`` is one of the names, or the runs of every method."""
-    sizes = {name: AUDITS[name].sizes[size] if isinstance(size, str) else size for name in methods}
+    """Audit some methods at a budget.
+
+    Args:
+        methods: names in :data:`AUDITS`.
+        epsilon: the budget of each.
+        size: one of the names of sizes; or so many runs of every method, with as many through the
+            whole federation as a quick audit has; or both numbers.
+        folder: for the journal.
+        progress: called with pieces done and pieces in all.
+    """
+    sizes = {name: _sized(name, size) for name in methods}
     each = error_of_each(ERROR / 2, (len(DELTAS) + 1) * len(methods))
     recipe = {
         "methods": list(methods),
@@ -163,6 +176,13 @@ def run(
     ]
     journal.path.unlink()  # whoever audits again, perhaps other code, begins anew
     return findings
+
+
+def _sized(name: str, size: str | int | Sizes) -> Sizes:
+    if isinstance(size, Sizes):
+        return size
+    known = AUDITS[name].sizes
+    return known[size] if isinstance(size, str) else Sizes(size, known[QUICK].whole)
 
 
 def record(findings: Sequence[Finding], epsilon: float, size: str) -> dict[str, Any]:

@@ -538,6 +538,6 @@ RECORD_AUDITS: Mapping[str, Audit] = {
         ),
         SelectionAudit({"full": Sizes(50_000), "quick": Sizes(3_000)}),
         FrontAudit({"full": Sizes(3_000), "quick": Sizes(200)}),
-        RecordAudit({"full": Sizes(50_000), "quick": Sizes(2_000)}),
+        RecordAudit({"full": Sizes(50_000), "quick": Sizes(10_000)}),
     )
 }

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.audits.auditing import ERROR, FULL, QUICK, Finding, chosen, record, run
-from tacit.audits.worlds import Sizes
 from tacit.commands.options import AsJson, filling, fresh_folder, number, whole
 from tacit.files import json_text, write_whole
 from tacit.page import command_line, versions
@@ -40,7 +39,10 @@ def audit(
     runs: Annotated[
         int | None,
         typer.Option(
-            parser=whole, metavar="N", help="Runs a world; default: what each method needs."
+            parser=whole,
+            metavar="N",
+            help="Runs a world, beside those through the whole federation, which are as many as "
+            "with --quick; default: what each method needs.",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer runs, in two minutes.")] = False,
@@ -69,8 +71,7 @@ def audit(
     folder = out or fresh_folder("audit")
     go_on = f"Go on with the same command and --out {folder}"
     with filling(folder, go_on), counting_bar("pieces of runs") as progress:
-        size = name if runs is None else Sizes(runs)
-        findings = run(methods, epsilon, size, folder, progress)
+        findings = run(methods, epsilon, name if runs is None else runs, folder, progress)
     told = {
         **record(findings, epsilon, name if runs is None else f"{runs} runs"),
         "command": command_line(),
