@@ -190,6 +190,8 @@ def _kind_of_piece(sized: Mapping[str, Recipe], name: Piece) -> Any:
         ("accuracy", scores),
         ("validation_accuracy", scores),
         ("seconds", Number),
+        ("peak_megabytes", Number),
+        ("ways", list[str]),
     ]
     return msgspec.defstruct("Table", fields, bases=(Row,))
 
