@@ -26,7 +26,7 @@ def interrupted_while_a_journal_is_completed(folder: Path) -> None:
 
     work = {piece: partial(time.sleep, 3600 * piece) for piece in range(8)}
     with worker_processes(2) as pool:
-        Journal(folder, {"bench": "interrupted"}, each(str)).complete(pool, work, interrupt)
+        Journal(folder, {"bench": "interrupted"}, each(None)).complete(pool, work, interrupt)
 
 
 @pytest.mark.parametrize("work", [interrupted, interrupted_while_a_journal_is_completed])
